@@ -1,0 +1,175 @@
+//! All that can be proposed to the quorum, each with its fences, and what comes back.
+//!
+//! Commands are persisted (in raft entries): fields are only ever added with a new rule version (D14).
+//! `decide` sees image and command only, so times, random ids and defaults of a node's configuration are spelled out here.
+
+use std::collections::BTreeMap;
+
+use highwater_wire::{
+    BrokerEpoch, BrokerId, DirectoryId, IncarnationId, LeaderEpoch, Offset, PartitionEpoch, ProducerId, Timestamp,
+    TopicId, TopicPartition,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::image::{BrokerState, DataProof, Endpoint, Evidence, ExpandReason, LeaderRecovery, ShrinkReason};
+
+/// A proposal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// The first entry of a cluster, proposed by the node that formed it.
+    FormCluster { cluster_id: String, feature_level: u16, time: Timestamp },
+    RegisterBroker(RegisterBroker),
+    /// The broker has recovered its logs, applied its registration and wants in (R173). `lost`: partitions where
+    /// recovery found less than it must (D10); the broker leaves their ELR in this entry.
+    UnfenceBroker { broker: BrokerId, epoch: BrokerEpoch, lost: Vec<TopicPartition>, time: Timestamp },
+    /// Takes brokers out of every ISR and leadership: all of them first, then elections (D30). Each is skipped if its
+    /// epoch changed. `watermarks`: what its partitions' last leader reported (D12).
+    FenceBrokers { brokers: Vec<FencedBroker>, watermarks: Vec<KnownWatermark>, time: Timestamp },
+    /// Controlled shutdown: moves leaders, leaves ISRs, blocks a return under this epoch (R174).
+    ShutDownBroker { broker: BrokerId, epoch: BrokerEpoch, time: Timestamp },
+    /// Forgets a fenced broker (R176).
+    UnregisterBroker { broker: BrokerId, time: Timestamp },
+    CreateTopic(CreateTopic),
+    DeleteTopic { id: TopicId, time: Timestamp },
+    AlterPartition(AlterPartition),
+    ElectLeaders { kind: ElectionKind, partitions: Vec<TopicPartition>, time: Timestamp },
+    AllocateProducerIds { broker: BrokerId, epoch: BrokerEpoch, count: u32 },
+    /// Raises the level of what may be proposed.
+    SetFeatureLevel { level: u16 },
+}
+
+/// R166, R169. `previous_epoch`: of the registration that `proof` speaks of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegisterBroker {
+    pub broker: BrokerId,
+    pub cluster_id: String,
+    pub incarnation: IncarnationId,
+    pub listeners: BTreeMap<String, Endpoint>,
+    pub inter_broker_listener: String,
+    pub controller_url: String,
+    pub admin_url: String,
+    pub rack: Option<String>,
+    pub log_dirs: Vec<DirectoryId>,
+    pub metadata_dir: DirectoryId,
+    pub features: BTreeMap<String, u16>,
+    pub version: String,
+    /// What this process can prove about the data its predecessor held.
+    pub claim: DataClaim,
+    /// Set by the raft leader before it proposes: the registered incarnation is proved dead or its session has ended,
+    /// so a conflict (101) is no reason to refuse (D9).
+    pub previous_is_dead: bool,
+    pub time: Timestamp,
+}
+
+/// The evidence a starting broker found in its log directory (D10). `decide` compares it with the last registration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DataClaim {
+    /// A clean-stop marker that names this broker epoch.
+    CleanStop { epoch: BrokerEpoch },
+    /// A running-marker of this incarnation, same boot, directory and inode.
+    SameBoot { incarnation: IncarnationId },
+    /// Neither.
+    Nothing,
+}
+
+/// One broker to fence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FencedBroker {
+    pub broker: BrokerId,
+    pub epoch: BrokerEpoch,
+    /// How it was known: "session of 9000 ms ended", "connection refused twice".
+    pub note: String,
+}
+
+/// What a leader last said of a partition's watermark.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownWatermark {
+    pub partition: TopicPartition,
+    pub high_watermark: Offset,
+    pub reported: Timestamp,
+}
+
+/// A topic, or one part of a large one: parts share the id, and the topic becomes visible with the last (D17).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateTopic {
+    pub id: TopicId,
+    pub name: String,
+    /// Topic level keys, Kafka's names, validated by `decide` too. The proposer adds min.insync.replicas and
+    /// unclean.leader.election.enable where its configuration differs from the built-in default (D14).
+    pub configs: BTreeMap<String, String>,
+    /// Number of the first partition in `assignments`.
+    pub first_partition: i32,
+    /// Replicas of each partition of this part, preferred leader first.
+    pub assignments: Vec<Vec<BrokerId>>,
+    /// The last part.
+    pub complete: bool,
+    /// The assignment was given by hand: its faults are 39, and only a part of the replicas need be active (R183).
+    pub manual: bool,
+    pub time: Timestamp,
+}
+
+/// ISR changes proposed by one leader (R126, KIP-903).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlterPartition {
+    pub broker: BrokerId,
+    pub epoch: BrokerEpoch,
+    pub changes: Vec<IsrProposal>,
+    pub time: Timestamp,
+}
+
+/// One partition's new ISR. Resent unchanged until answered (D26).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IsrProposal {
+    pub partition: TopicPartition,
+    pub leader_epoch: LeaderEpoch,
+    pub partition_epoch: PartitionEpoch,
+    /// Members with the broker epochs their fetches carried; the leader with its own.
+    pub isr: Vec<(BrokerId, BrokerEpoch)>,
+    pub recovery: LeaderRecovery,
+    pub why: IsrReason,
+    pub evidence: Vec<Evidence>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum IsrReason {
+    Shrink(ShrinkReason),
+    Expand(ExpandReason),
+    /// Nothing but the recovery mark changes.
+    Recovered,
+}
+
+/// R189–R192.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ElectionKind {
+    /// Where there is no leader: whoever may lead now.
+    Clean,
+    /// The first replica of the assignment, if it is in the ISR and active.
+    Preferred,
+}
+
+/// What an applied command answers. The refusal of one partition or topic travels inside, that of the whole beside it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    Done,
+    Registered { epoch: BrokerEpoch },
+    BrokerState { state: BrokerState },
+    Fenced { fenced: Vec<BrokerId> },
+    TopicCreated { id: TopicId },
+    /// One result per change, in order.
+    PartitionsAltered(Vec<Result<AlteredPartition, super::Refusal>>),
+    /// One result per partition, in order: the leader elected.
+    LeadersElected(Vec<Result<BrokerId, super::Refusal>>),
+    /// The block `[first, first + count)`.
+    ProducerIds { first: ProducerId, count: u32 },
+}
+
+/// A partition's state after an accepted ISR change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlteredPartition {
+    pub partition: TopicPartition,
+    pub leader: Option<BrokerId>,
+    pub leader_epoch: LeaderEpoch,
+    pub isr: Vec<BrokerId>,
+    pub recovery: LeaderRecovery,
+    pub partition_epoch: PartitionEpoch,
+}

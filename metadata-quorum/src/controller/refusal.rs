@@ -1,0 +1,91 @@
+//! Why the controller would not do what it was asked.
+
+use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition};
+use serde::{Deserialize, Serialize};
+
+/// A rule said no: the command is in the log, and nothing changed. Never an IO failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    #[error("this is cluster {ours}, not {given}")]
+    InconsistentClusterId { ours: String, given: String },
+    #[error("broker {0} is registered by another process that is still alive")]
+    DuplicateRegistration(BrokerId),
+    #[error("broker {0} is not registered")]
+    UnknownBroker(BrokerId),
+    #[error("epoch {given} of broker {broker} is not its current one ({current})")]
+    StaleBrokerEpoch { broker: BrokerId, given: BrokerEpoch, current: BrokerEpoch },
+    #[error("bad registration: {0}")]
+    InvalidRegistration(String),
+    #[error("broker {0} is not fenced; stop it first")]
+    NotFenced(BrokerId),
+    #[error("broker {0} is shutting down and must register again")]
+    ShuttingDown(BrokerId),
+    #[error("invalid topic name {name:?}: {why}")]
+    InvalidTopicName { name: String, why: String },
+    #[error("topic {0:?} exists already")]
+    TopicExists(String),
+    #[error("{0}")]
+    InvalidPartitions(String),
+    #[error("{0}")]
+    InvalidReplicationFactor(String),
+    #[error("{0}")]
+    InvalidAssignment(String),
+    #[error("{0}")]
+    InvalidConfig(String),
+    #[error("{0}")]
+    InvalidRequest(String),
+    #[error("topic id {0} is unknown")]
+    UnknownTopicId(TopicId),
+    #[error("partition {0} is unknown")]
+    UnknownPartition(TopicPartition),
+    #[error("this controller is behind: leader epoch {leader_epoch}, partition epoch {partition_epoch} are ahead of it")]
+    ControllerBehind { leader_epoch: LeaderEpoch, partition_epoch: PartitionEpoch },
+    #[error("leader epoch {given} is behind {current}")]
+    FencedLeaderEpoch { given: LeaderEpoch, current: LeaderEpoch },
+    #[error("partition epoch {given} is behind {current}")]
+    StalePartitionEpoch { given: PartitionEpoch, current: PartitionEpoch },
+    #[error("broker {0} may not be in an ISR now: fenced, shutting down, unregistered or of another epoch")]
+    IneligibleReplica(BrokerId),
+    #[error("the change was applied and made {0} the leader")]
+    NewLeaderElected(BrokerId),
+    #[error("the preferred leader {0} is not in the ISR or not active")]
+    PreferredLeaderNotAvailable(BrokerId),
+    #[error("no replica may lead now")]
+    EligibleLeadersNotAvailable,
+    #[error("it leads already")]
+    ElectionNotNeeded,
+    #[error("the cluster speaks feature level {level}, which does not know this command")]
+    UnsupportedFeature { level: u16 },
+}
+
+impl From<&Refusal> for ErrorCode {
+    /// No wildcard arm: a new refusal does not compile until it has a code.
+    fn from(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::InconsistentClusterId { .. } => Self::InconsistentClusterId,
+            Refusal::DuplicateRegistration(_) => Self::DuplicateBrokerRegistration,
+            Refusal::UnknownBroker(_) => Self::BrokerIdNotRegistered,
+            Refusal::StaleBrokerEpoch { .. } | Refusal::ShuttingDown(_) => Self::StaleBrokerEpoch,
+            Refusal::InvalidRegistration(_) => Self::InvalidRegistration,
+            Refusal::NotFenced(_) => Self::InvalidRequest,
+            Refusal::InvalidTopicName { .. } => Self::InvalidTopicException,
+            Refusal::TopicExists(_) => Self::TopicAlreadyExists,
+            Refusal::InvalidPartitions(_) => Self::InvalidPartitions,
+            Refusal::InvalidReplicationFactor(_) => Self::InvalidReplicationFactor,
+            Refusal::InvalidAssignment(_) => Self::InvalidReplicaAssignment,
+            Refusal::InvalidConfig(_) => Self::InvalidConfig,
+            Refusal::InvalidRequest(_) => Self::InvalidRequest,
+            Refusal::UnknownTopicId(_) => Self::UnknownTopicId,
+            Refusal::UnknownPartition(_) => Self::UnknownTopicOrPartition,
+            Refusal::ControllerBehind { .. } => Self::NotController,
+            Refusal::FencedLeaderEpoch { .. } => Self::FencedLeaderEpoch,
+            Refusal::StalePartitionEpoch { .. } => Self::InvalidUpdateVersion,
+            Refusal::IneligibleReplica(_) => Self::IneligibleReplica,
+            Refusal::NewLeaderElected(_) => Self::NewLeaderElected,
+            Refusal::PreferredLeaderNotAvailable(_) => Self::PreferredLeaderNotAvailable,
+            Refusal::EligibleLeadersNotAvailable => Self::EligibleLeadersNotAvailable,
+            Refusal::ElectionNotNeeded => Self::ElectionNotNeeded,
+            Refusal::UnsupportedFeature { .. } => Self::UnsupportedVersion,
+        }
+    }
+}

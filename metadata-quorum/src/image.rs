@@ -1,0 +1,76 @@
+//! The metadata image: everything the quorum has decided, immutable and shared.
+//!
+//! `apply(&Change)` is the only way it changes; a publication costs what changed (D16).
+
+use std::sync::Arc;
+
+use highwater_wire::{BrokerId, Timestamp, TopicId, TopicPartition};
+use rpds::RedBlackTreeMapSync;
+use serde::{Deserialize, Serialize};
+
+mod broker;
+mod history;
+mod topic;
+pub mod topic_config;
+
+pub use broker::{BrokerRegistration, BrokerState, DataProof, Endpoint};
+pub use history::{
+    CHANGES_PER_PARTITION, ChangeKind, Evidence, ExpandReason, LeaderReason, PartitionChange, ShrinkReason,
+};
+pub use topic::{LeaderRecovery, PartitionState, Topic};
+pub use topic_config::TopicConfig;
+
+use crate::controller::CreateTopic;
+
+/// The index of the last applied raft entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct ImageVersion(pub u64);
+
+/// The state of the cluster as of one entry. Cloning costs a few counters.
+#[derive(Debug, Clone, Default)]
+pub struct MetadataImage {
+    pub version: ImageVersion,
+    /// `None` until the cluster is formed.
+    pub cluster_id: Option<Arc<str>>,
+    pub feature_level: u16,
+    pub brokers: RedBlackTreeMapSync<BrokerId, Arc<BrokerRegistration>>,
+    pub topics: RedBlackTreeMapSync<TopicId, Arc<Topic>>,
+    pub names: RedBlackTreeMapSync<Arc<str>, TopicId>,
+    /// Newest last; at most `CHANGES_PER_PARTITION` each.
+    pub history: RedBlackTreeMapSync<TopicPartition, Arc<Vec<Arc<PartitionChange>>>>,
+    /// Parts of topics that are not complete yet (D17).
+    pub staged: RedBlackTreeMapSync<TopicId, Arc<Vec<CreateTopic>>>,
+    /// First id of the next block (R67).
+    pub next_producer_id: i64,
+}
+
+/// One change of the image; what the state rows are written from. Derived by `decide`, never proposed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    Cluster { cluster_id: String, feature_level: u16 },
+    Broker(Arc<BrokerRegistration>),
+    BrokerRemoved(BrokerId),
+    /// A topic without its partitions, which follow as `Partition`.
+    Topic { id: TopicId, name: Arc<str>, created: Timestamp, config: Arc<TopicConfig> },
+    /// With its partitions and history.
+    TopicRemoved(TopicId),
+    Partition(TopicPartition, Arc<PartitionState>),
+    History(TopicPartition, Arc<PartitionChange>),
+    /// Drops the changes with a sequence below this.
+    HistoryTrimmed(TopicPartition, u64),
+    Staged(TopicId, Arc<CreateTopic>),
+    Unstaged(TopicId),
+    NextProducerId(i64),
+}
+
+impl MetadataImage {
+    /// The topic of this name.
+    pub fn topic_named(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.names.get(name).and_then(|id| self.topics.get(id))
+    }
+
+    /// The state of one partition.
+    pub fn partition(&self, at: TopicPartition) -> Option<&Arc<PartitionState>> {
+        self.topics.get(&at.topic)?.partitions.get(usize::try_from(at.partition).ok()?)
+    }
+}

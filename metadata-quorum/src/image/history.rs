@@ -1,0 +1,81 @@
+//! What happened to a partition: each change of ISR and leader, with its reason and evidence (operators.md 1.4 B).
+
+use highwater_wire::{BrokerId, LeaderEpoch, Offset, PartitionEpoch, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Changes kept per partition (D16).
+pub const CHANGES_PER_PARTITION: usize = 64;
+
+/// One change of a partition's ISR or leader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionChange {
+    /// Index of the entry that made it; with `sequence` its identity.
+    pub index: u64,
+    /// Counts the changes of one partition, from 0.
+    pub sequence: u64,
+    pub time: Timestamp,
+    /// Leader and epochs after the change.
+    pub leader: Option<BrokerId>,
+    pub leader_epoch: LeaderEpoch,
+    pub partition_epoch: PartitionEpoch,
+    /// The broker whose proposal this was; `None`: the controller itself.
+    pub requested_by: Option<BrokerId>,
+    pub kind: ChangeKind,
+}
+
+/// What changed. One entry may make several changes of a partition (a fence shrinks and elects).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChangeKind {
+    Shrink { before: Vec<BrokerId>, after: Vec<BrokerId>, reason: ShrinkReason, evidence: Vec<Evidence> },
+    Expand { before: Vec<BrokerId>, after: Vec<BrokerId>, reason: ExpandReason, evidence: Vec<Evidence> },
+    Leader { before: Option<BrokerId>, reason: LeaderReason },
+}
+
+/// Why somebody left the ISR. Names are those of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ShrinkReason {
+    FollowerStoppedFetching,
+    FollowerSlow,
+    BrokerFenced,
+    BrokerRestarted,
+    ControlledShutdown,
+    LogDirOffline,
+    Reassignment,
+    UncleanElection,
+}
+
+/// Why somebody came (back) into the ISR.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ExpandReason {
+    CaughtUp,
+    BrokerReturned,
+}
+
+/// Why a leader was elected. `Lost`: nobody could be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum LeaderReason {
+    Created,
+    Preferred,
+    Failover,
+    Elr,
+    LastKnown,
+    Unclean,
+    Designated,
+    Reassignment,
+    Drain,
+    Lost,
+}
+
+/// What the leader saw of a follower when it proposed a change. Ages are milliseconds by the leader's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    pub broker: BrokerId,
+    pub follower_end: Option<Offset>,
+    pub leader_end: Option<Offset>,
+    /// How long it has been behind.
+    pub lag_ms: Option<u64>,
+    pub last_fetch_age_ms: Option<u64>,
+    pub last_caught_up_age_ms: Option<u64>,
+    /// Free text: the fetch error seen last, or how a death was proved.
+    pub note: Option<String>,
+}

@@ -1,0 +1,71 @@
+//! A topic and the state of its partitions.
+
+use std::sync::Arc;
+
+use highwater_wire::{BrokerId, DirectoryId, LeaderEpoch, Offset, PartitionEpoch, Timestamp, TopicId};
+use serde::{Deserialize, Serialize};
+
+use super::topic_config::TopicConfig;
+
+/// One creation of a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topic {
+    pub id: TopicId,
+    pub name: Arc<str>,
+    pub created: Timestamp,
+    pub config: Arc<TopicConfig>,
+    /// By partition number; shared, so that a change of one costs one.
+    pub partitions: Vec<Arc<PartitionState>>,
+}
+
+/// Who holds, leads and may lead a partition. Changed by the controller only; every change raises `partition_epoch`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionState {
+    /// Assigned replicas in order: the first is the preferred leader.
+    pub replicas: Vec<BrokerId>,
+    /// Per replica, the directory it lies in (D15); same length as `replicas`.
+    pub directories: Vec<DirectoryId>,
+    pub adding: Vec<BrokerId>,
+    pub removing: Vec<BrokerId>,
+    /// In-sync replicas, in the order of `replicas`.
+    pub isr: Vec<BrokerId>,
+    /// Eligible leader replicas: left the ISR below min ISR, still complete (KIP-966).
+    pub elr: Vec<BrokerId>,
+    /// The last leader, kept when ISR and ELR are both empty (R198, D30).
+    pub last_known_elr: Vec<BrokerId>,
+    /// `None`: nobody may lead now.
+    pub leader: Option<BrokerId>,
+    pub leader_epoch: LeaderEpoch,
+    pub partition_epoch: PartitionEpoch,
+    pub recovery: LeaderRecovery,
+    /// The watermark that the last leader reported before it went, with the time (D12).
+    pub last_known_watermark: Option<(Offset, Timestamp)>,
+    /// When this leader epoch began, by the proposer's clock.
+    pub leader_since: Timestamp,
+}
+
+/// Whether the leader was elected uncleanly and has not yet said that it recovered (R191).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LeaderRecovery {
+    Recovered,
+    Recovering,
+}
+
+impl PartitionState {
+    /// `min.insync.replicas` capped by the number of replicas (R9).
+    pub fn effective_min_isr(&self, min_isr: usize) -> usize {
+        min_isr.min(self.replicas.len()).max(1)
+    }
+
+    /// Panics where S2 or the shape of S3 is broken, with the state in the message.
+    pub fn check_invariants(&self) {
+        let distinct = |list: &[BrokerId]| list.iter().enumerate().all(|(i, b)| !list[..i].contains(b));
+        assert!(distinct(&self.replicas), "a replica twice: {self:?}");
+        assert!(distinct(&self.isr) && distinct(&self.elr), "an ISR or ELR member twice: {self:?}");
+        assert!(self.isr.iter().all(|b| self.replicas.contains(b)), "ISR outside replicas: {self:?}");
+        assert!(self.elr.iter().all(|b| self.replicas.contains(b)), "ELR outside replicas: {self:?}");
+        assert!(!self.isr.iter().any(|b| self.elr.contains(b)), "ISR meets ELR: {self:?}");
+        assert!(self.leader.is_none_or(|l| self.isr.contains(&l)), "leader outside ISR: {self:?}");
+        assert!(self.directories.len() == self.replicas.len(), "directories and replicas differ: {self:?}");
+    }
+}
