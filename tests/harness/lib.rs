@@ -1,1 +1,4 @@
-//! placeholder
+//! What the tests stand on: real processes, clusters in this process, a small Kafka client, a simulated world.
+
+pub mod process;
+pub mod stock_tools;

@@ -1,0 +1,348 @@
+//! Real `highwater` processes on loopback: started, killed with -9, paused, resumed, asked over HTTP.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// The binary under test, built once per test process with the profile of this build.
+///
+/// `HIGHWATER_BINARY` names another one.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if let Some(given) = std::env::var_os("HIGHWATER_BINARY") {
+            return PathBuf::from(given);
+        }
+        // target/<profile>/deps/<this test> -> target/<profile>/highwater
+        let this = std::env::current_exe().expect("a process knows its own file");
+        let profile = this.parent().and_then(Path::parent).expect("cargo puts tests into <profile>/deps");
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--locked", "--quiet", "-p", "highwater", "--bin", "highwater"]);
+        cargo.arg("--target-dir").arg(profile.parent().expect("a profile lies in a target directory"));
+        if profile.file_name().is_some_and(|name| name == "release") {
+            cargo.arg("--release");
+        }
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo can be started");
+        assert!(built.success(), "the highwater binary does not build");
+        profile.join("highwater")
+    })
+}
+
+/// One node: its addresses, files and, while it runs, its process.
+pub struct Node {
+    pub id: usize,
+    pub kafka_port: u16,
+    pub controller_port: u16,
+    pub http_port: u16,
+    /// `server.properties`, `data`, `metadata` and `log` lie here.
+    pub dir: PathBuf,
+    child: Option<Child>,
+}
+
+impl Node {
+    /// The log of all its runs.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
+    /// Its `log.dirs`.
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    /// Its `metadata.log.dir`.
+    pub fn metadata_dir(&self) -> PathBuf {
+        self.dir.join("metadata")
+    }
+
+    fn pid(&self) -> Pid {
+        let child = self.child.as_ref().expect("the node runs");
+        Pid::from_raw(i32::try_from(child.id()).expect("pids are small")).expect("pids are positive")
+    }
+
+    /// Whether its process runs (a paused one does).
+    pub fn runs(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+}
+
+/// Some nodes that form one cluster, and the folder they live in.
+pub struct Processes {
+    pub nodes: Vec<Node>,
+    pub http: reqwest::Client,
+    dir: tempfile::TempDir,
+}
+
+impl Processes {
+    /// Starts `count` combined nodes from nothing, with `extra` lines in every `server.properties`.
+    pub fn start(count: usize, extra: &[(&str, &str)]) -> Self {
+        let mut cluster = Self::prepare(count, extra);
+        for id in 1..=count {
+            cluster.start_node(id);
+        }
+        cluster
+    }
+
+    /// Writes the files, starts nothing.
+    pub fn prepare(count: usize, extra: &[(&str, &str)]) -> Self {
+        let dir = tempfile::Builder::new().prefix("highwater-").tempdir().expect("a temporary folder");
+        let ports = free_ports(count * 3);
+        let nodes: Vec<Node> = (0..count)
+            .map(|i| Node {
+                id: i + 1,
+                kafka_port: ports[i * 3],
+                controller_port: ports[i * 3 + 1],
+                http_port: ports[i * 3 + 2],
+                dir: dir.path().join(format!("n{}", i + 1)),
+                child: None,
+            })
+            .collect();
+        let voters: Vec<String> = nodes.iter().map(|n| format!("{}@127.0.0.1:{}", n.id, n.controller_port)).collect();
+        for node in &nodes {
+            fs::create_dir_all(&node.dir).expect("a folder for the node");
+            let mut lines = vec![
+                "process.roles=broker,controller".to_owned(),
+                format!("node.id={}", node.id),
+                format!("controller.quorum.voters={}", voters.join(",")),
+                format!(
+                    "listeners=PLAINTEXT://127.0.0.1:{},CONTROLLER://127.0.0.1:{}",
+                    node.kafka_port, node.controller_port
+                ),
+                "controller.listener.names=CONTROLLER".to_owned(),
+                "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned(),
+                format!("http.listeners=http://127.0.0.1:{}", node.http_port),
+                format!("log.dirs={}", node.data_dir().display()),
+                format!("metadata.log.dir={}", node.metadata_dir().display()),
+            ];
+            lines.extend(extra.iter().map(|(key, value)| format!("{key}={value}")));
+            fs::write(node.dir.join("server.properties"), lines.join("\n") + "\n").expect("a configuration file");
+        }
+        Self { nodes, http: reqwest::Client::builder().no_proxy().build().expect("an HTTP client"), dir }
+    }
+
+    /// The folder of all nodes.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Node `id`, counted from 1.
+    pub fn node(&self, id: usize) -> &Node {
+        &self.nodes[id - 1]
+    }
+
+    /// Starts (again) the process of node `id`.
+    pub fn start_node(&mut self, id: usize) {
+        let node = &mut self.nodes[id - 1];
+        assert!(!node.runs(), "node {id} runs already");
+        let log = File::options().create(true).append(true).open(node.dir.join("log")).expect("a log file");
+        let child = Command::new(binary())
+            .args(["start", "--config"])
+            .arg(node.dir.join("server.properties"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .current_dir(&node.dir)
+            .spawn()
+            .expect("the binary starts");
+        node.child = Some(child);
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub fn kill(&mut self, id: usize) {
+        let node = &mut self.nodes[id - 1];
+        kill_process(node.pid(), Signal::KILL).expect("the process is there");
+        if let Some(mut child) = node.child.take() {
+            child.wait().expect("a child can be waited for");
+        }
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self, id: usize) {
+        kill_process(self.node(id).pid(), Signal::STOP).expect("the process is there");
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self, id: usize) {
+        kill_process(self.node(id).pid(), Signal::CONT).expect("the process is there");
+    }
+
+    /// SIGTERM, and waits for the end; its exit code.
+    pub fn terminate(&mut self, id: usize) -> Option<i32> {
+        kill_process(self.node(id).pid(), Signal::TERM).expect("the process is there");
+        let mut child = self.nodes[id - 1].child.take().expect("the node runs");
+        child.wait().expect("a child can be waited for").code()
+    }
+
+    /// Kafka addresses of all nodes.
+    pub fn bootstrap(&self) -> String {
+        self.nodes.iter().map(|n| format!("127.0.0.1:{}", n.kafka_port)).collect::<Vec<_>>().join(",")
+    }
+
+    /// `http://…/v3/clusters/-` of node `id`, followed by `path`.
+    pub fn url(&self, id: usize, path: &str) -> String {
+        format!("http://127.0.0.1:{}/v3/clusters/-{path}", self.node(id).http_port)
+    }
+
+    /// GET under the cluster of node `id`: status and body (null when it is no JSON); an error when nobody answers.
+    pub async fn get(&self, id: usize, path: &str) -> reqwest::Result<(u16, Value)> {
+        let answer = self.http.get(self.url(id, path)).timeout(Duration::from_secs(5)).send().await?;
+        let status = answer.status().as_u16();
+        Ok((status, answer.json().await.unwrap_or(Value::Null)))
+    }
+
+    /// Waits until every running node is ready to serve.
+    pub async fn wait_ready(&mut self) {
+        for id in 1..=self.nodes.len() {
+            if self.nodes[id - 1].runs() {
+                self.wait_node_ready(id).await;
+            }
+        }
+    }
+
+    /// Waits until node `id` answers `/health/ready` with 200.
+    pub async fn wait_node_ready(&self, id: usize) {
+        let url = format!("http://127.0.0.1:{}/health/ready", self.node(id).http_port);
+        self.wait(&format!("node {id} ready"), Duration::from_secs(30), async || {
+            let answer = self.http.get(&url).timeout(Duration::from_secs(2)).send().await;
+            answer.is_ok_and(|a| a.status().is_success())
+        })
+        .await;
+    }
+
+    /// Creates a topic through node `id` and waits until every partition is led with a full ISR.
+    pub async fn create_topic(&self, id: usize, name: &str, partitions: usize, rf: usize, configs: &[(&str, &str)]) {
+        let configs: Vec<Value> = configs.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+        let body =
+            json!({"topic_name": name, "partitions_count": partitions, "replication_factor": rf, "configs": configs});
+        let answer = self.http.post(self.url(id, "/topics")).json(&body).send().await.expect("the node answers");
+        let status = answer.status().as_u16();
+        let text = answer.text().await.unwrap_or_default();
+        assert_eq!(status, 201, "creating {name}: {text}");
+        for partition in 0..partitions {
+            self.wait_state(id, name, partition, "led with a full ISR", |s| {
+                s["leader_id"].is_i64() && s["isr"].as_array().is_some_and(|isr| isr.len() == rf)
+            })
+            .await;
+        }
+    }
+
+    /// The `state` object of a partition as node `id` tells it.
+    pub async fn state(&self, id: usize, topic: &str, partition: usize) -> Option<Value> {
+        let (status, body) = self.get(id, &format!("/topics/{topic}/partitions/{partition}/state")).await.ok()?;
+        (status == 200).then_some(body)
+    }
+
+    /// Waits until the state of a partition fulfils `holds`, and returns it.
+    pub async fn wait_state(
+        &self,
+        id: usize,
+        topic: &str,
+        partition: usize,
+        what: &str,
+        holds: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let mut last = None;
+        let until = Instant::now() + Duration::from_secs(40);
+        while Instant::now() < until {
+            last = self.state(id, topic, partition).await;
+            if let Some(state) = &last
+                && holds(state)
+            {
+                return last.expect("just matched");
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        self.print_logs();
+        panic!("{topic}-{partition} was not {what} within 40 s; last seen: {last:#?}");
+    }
+
+    /// The history entries of a partition, oldest first as the API gives them.
+    pub async fn history(&self, id: usize, topic: &str, partition: usize) -> Vec<Value> {
+        let (status, body) =
+            self.get(id, &format!("/topics/{topic}/partitions/{partition}/history")).await.expect("an answer");
+        assert_eq!(status, 200, "history of {topic}-{partition}: {body}");
+        body["data"].as_array().cloned().expect("a list")
+    }
+
+    /// The node id of the raft leader, asked of the nodes that run.
+    pub async fn controller(&mut self) -> usize {
+        let until = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < until {
+            for id in 1..=self.nodes.len() {
+                if self.nodes[id - 1].runs()
+                    && let Ok((200, quorum)) = self.get(id, "/quorum").await
+                    && let Some(leader) = quorum["leader_id"].as_u64()
+                {
+                    return usize::try_from(leader).expect("small");
+                }
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        self.print_logs();
+        panic!("no node knows a raft leader");
+    }
+
+    /// Polls `holds` until it is true; panics with the logs when `limit` has passed.
+    pub async fn wait(&self, what: &str, limit: Duration, mut holds: impl AsyncFnMut() -> bool) {
+        let until = Instant::now() + limit;
+        while Instant::now() < until {
+            if holds().await {
+                return;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        self.print_logs();
+        panic!("not within {limit:?}: {what}");
+    }
+
+    /// The last lines of every node's log, to stderr.
+    pub fn print_logs(&self) {
+        for node in &self.nodes {
+            let log = node.log();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("--- node {} ({})", node.id, node.dir.display());
+            for line in &lines[lines.len().saturating_sub(40)..] {
+                eprintln!("{line}");
+            }
+        }
+    }
+
+    /// Lines of level ERROR in the logs, except those that contain one of `expected`.
+    pub fn unexpected_errors(&self, expected: &[&str]) -> Vec<String> {
+        self.nodes
+            .iter()
+            .flat_map(|node| node.log().lines().map(|l| format!("node {}: {l}", node.id)).collect::<Vec<_>>())
+            .filter(|line| line.contains("ERROR") && !expected.iter().any(|known| line.contains(known)))
+            .collect()
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.print_logs();
+        }
+        for node in &mut self.nodes {
+            if let Some(mut child) = node.child.take() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// Ports that were free a moment ago.
+pub fn free_ports(count: usize) -> Vec<u16> {
+    let held: io::Result<Vec<TcpListener>> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+    let held = held.expect("free ports on loopback");
+    held.iter().map(|l| l.local_addr().expect("a bound listener has an address").port()).collect()
+}

@@ -1,0 +1,258 @@
+//! Real processes, killed, paused and wiped under load from librdkafka.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use highwater_tests::process::Processes;
+
+#[allow(dead_code)] // each test file uses its part
+mod stock;
+use stock::{Load, check_once_in_order, read_all};
+
+const IDEMPOTENT: &[(&str, &str)] = &[("enable.idempotence", "true")];
+
+/// All `.log` bytes of one replica, in order.
+fn replica_bytes(data: &Path, topic: &str, partition: usize) -> Vec<u8> {
+    let dir = data.join(format!("{topic}-{partition}"));
+    let mut files: Vec<_> = fs::read_dir(&dir)
+        .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "log"))
+        .collect();
+    files.sort();
+    let mut bytes: Vec<u8> = files.iter().flat_map(|path| fs::read(path).unwrap()).collect();
+    // A preallocated tail is zeros: no batch begins with a length of zero.
+    let end = end_of_batches(&bytes);
+    bytes.truncate(end);
+    bytes
+}
+
+fn end_of_batches(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(length) = bytes.get(at + 8..at + 12) {
+        let length = u32::from_be_bytes(length.try_into().unwrap()) as usize;
+        if length == 0 || at + 12 + length > bytes.len() {
+            break;
+        }
+        at += 12 + length;
+    }
+    at
+}
+
+async fn wait_quiet(cluster: &Processes, topic: &str, partitions: usize, rf: usize) {
+    for partition in 0..partitions {
+        cluster
+            .wait_state(1, topic, partition, "in sync everywhere", |s| {
+                s["isr"].as_array().is_some_and(|isr| isr.len() == rf)
+                    && s["high_watermark"].is_i64()
+                    && s["high_watermark"] == s["log_end_offset"]
+                    && s["replica_status"].as_array().is_some_and(|all| {
+                        all.len() == rf && all.iter().all(|r| r["log_end_offset"] == s["log_end_offset"])
+                    })
+            })
+            .await;
+    }
+}
+
+fn check_equal_bytes(cluster: &Processes, topic: &str, partitions: usize) {
+    for partition in 0..partitions {
+        let all: Vec<Vec<u8>> = cluster.nodes.iter().map(|n| replica_bytes(&n.data_dir(), topic, partition)).collect();
+        for (other, bytes) in all.iter().enumerate().skip(1) {
+            assert!(*bytes == all[0], "{topic}-{partition}: replicas 1 and {} differ", other + 1);
+        }
+        assert!(!all[0].is_empty(), "{topic}-{partition} is empty");
+    }
+}
+
+/// Issue 3, "Done when" 3: numbered messages under kill -9 of each node in turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledged_messages_survive_nodes_killed_in_turn() {
+    let mut cluster = Processes::start(3, &[]);
+    cluster.wait_ready().await;
+    cluster.create_topic(1, "numbers", 3, 3, &[("min.insync.replicas", "2")]).await;
+    let load = Load::start(&cluster.bootstrap(), "numbers", 2_500, 100, IDEMPOTENT);
+    let (mut kills, mut of_a_leader, mut of_the_controller) = (0, 0, 0);
+    while kills < 6 || of_a_leader < 3 || of_the_controller < 1 || load.sent() < 100_000 {
+        let controller = cluster.controller().await;
+        let victim = if of_the_controller == 0 && kills >= 2 { controller } else { kills % 3 + 1 };
+        let observer = victim % 3 + 1;
+        let state = cluster.state(observer, "numbers", kills % 3).await.expect("a state");
+        let leads = (0..3).any(|_| state["leader_id"] == victim as i64);
+        let before = load.acked();
+        cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > before + 100).await;
+        cluster.kill(victim);
+        kills += 1;
+        of_a_leader += usize::from(leads);
+        of_the_controller += usize::from(victim == controller);
+        let at_kill = load.acked();
+        cluster.wait("writable without it", Duration::from_secs(30), async || load.acked() > at_kill + 2_000).await;
+        cluster.start_node(victim);
+        cluster.wait_node_ready(victim).await;
+        for partition in 0..3 {
+            cluster
+                .wait_state(observer, "numbers", partition, "in sync again", |s| {
+                    s["isr"].as_array().is_some_and(|isr| isr.len() == 3)
+                })
+                .await;
+        }
+        assert!(kills < 60, "the figures asked for were not reached");
+    }
+    let still = load.sent();
+    cluster.wait("sent after the last restart", Duration::from_secs(20), async || load.sent() > still + 2_000).await;
+    let outcome = load.finish();
+    assert!(outcome.failed.is_empty(), "failed: {:?}", outcome.failed.iter().next());
+    assert!(outcome.acked.len() >= 100_000, "only {} acknowledged", outcome.acked.len());
+    println!(
+        "kills {kills} (leader {of_a_leader}, controller {of_the_controller}), acked {}, longest gap {:?}",
+        outcome.acked.len(),
+        outcome.longest_gap
+    );
+    let read = read_all(&cluster.bootstrap(), "numbers", 3);
+    check_once_in_order(&outcome.acked, &read);
+    wait_quiet(&cluster, "numbers", 3, 3).await;
+    check_equal_bytes(&cluster, "numbers", 3);
+    let mut shrinks = 0;
+    for partition in 0..3 {
+        for change in cluster.history(1, "numbers", partition).await {
+            let reason = change["reason"].as_str().unwrap_or_default();
+            match change["type"].as_str() {
+                Some("ISR_SHRINK") => {
+                    shrinks += 1;
+                    assert!(
+                        ["BROKER_FENCED", "BROKER_RESTARTED"].contains(&reason) || reason.starts_with("FOLLOWER_"),
+                        "a shrink without a good reason: {change}"
+                    );
+                }
+                Some("ISR_EXPAND") => assert!(["CAUGHT_UP", "BROKER_RETURNED"].contains(&reason), "{change}"),
+                _ => {}
+            }
+        }
+    }
+    assert!(shrinks >= 6, "{shrinks} shrinks in the history of {kills} kills");
+}
+
+/// "Done when" 4: the leader is paused for 12 s while a producer is connected to it alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_leader_acknowledges_nothing_that_is_missing_later() {
+    let mut cluster = Processes::start(3, &[]);
+    cluster.wait_ready().await;
+    cluster.create_topic(1, "paused", 1, 3, &[("min.insync.replicas", "2")]).await;
+    let state = cluster.state(1, "paused", 0).await.expect("a state");
+    let leader = usize::try_from(state["leader_id"].as_u64().expect("a leader")).unwrap();
+    let observer = leader % 3 + 1;
+    let only = format!("127.0.0.1:{}", cluster.node(leader).kafka_port);
+    let load = Load::start(&only, "paused", 500, 100, &[("enable.idempotence", "true")]);
+    cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > 500).await;
+    cluster.pause(leader);
+    let paused = Instant::now();
+    cluster
+        .wait_state(observer, "paused", 0, "led by somebody else", |s| {
+            s["leader_id"].as_u64().is_some_and(|l| l != leader as u64)
+        })
+        .await;
+    cluster.wait("12 s of pause", Duration::from_secs(20), async || paused.elapsed() > Duration::from_secs(12)).await;
+    cluster.resume(leader);
+    let resumed = load.acked();
+    cluster.wait("writable after the pause", Duration::from_secs(60), async || load.acked() > resumed + 500).await;
+    let outcome = load.finish();
+    let read = read_all(&cluster.bootstrap(), "paused", 1);
+    check_once_in_order(&outcome.acked, &read);
+    wait_quiet(&cluster, "paused", 1, 3).await;
+    check_equal_bytes(&cluster, "paused", 1);
+}
+
+/// All three are killed at once: ordinary elections, writable soon after the last start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_killed_as_a_whole_comes_back_with_ordinary_elections() {
+    let mut cluster = Processes::start(3, &[]);
+    cluster.wait_ready().await;
+    cluster.create_topic(1, "all", 3, 3, &[("min.insync.replicas", "2")]).await;
+    let load = Load::start(&cluster.bootstrap(), "all", 1_000, 100, IDEMPOTENT);
+    cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > 2_000).await;
+    for id in 1..=3 {
+        cluster.kill(id);
+    }
+    let before = load.acked();
+    for id in 1..=3 {
+        cluster.start_node(id);
+    }
+    let started = Instant::now();
+    cluster.wait("writable again", Duration::from_secs(30), async || load.acked() > before + 100).await;
+    let writable = started.elapsed();
+    println!("writable {writable:?} after the last start");
+    let outcome = load.finish();
+    assert!(outcome.failed.is_empty(), "failed: {:?}", outcome.failed.iter().next());
+    check_once_in_order(&outcome.acked, &read_all(&cluster.bootstrap(), "all", 3));
+    for partition in 0..3 {
+        for change in cluster.history(1, "all", partition).await {
+            assert_ne!(change["reason"], "UNCLEAN", "{change}");
+            assert_ne!(change["reason"], "UNCLEAN_ELECTION", "{change}");
+            assert_ne!(change["reason"], "LAST_KNOWN", "{change}");
+        }
+    }
+    wait_quiet(&cluster, "all", 3, 3).await;
+    check_equal_bytes(&cluster, "all", 3);
+}
+
+/// The data directories of one node are wiped: it comes back empty and fetches everything again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wiped_node_is_filled_again_and_nothing_is_lost() {
+    let mut cluster = Processes::start(3, &[]);
+    cluster.wait_ready().await;
+    cluster.create_topic(1, "wiped", 3, 3, &[("min.insync.replicas", "2")]).await;
+    let load = Load::start(&cluster.bootstrap(), "wiped", 1_000, 100, IDEMPOTENT);
+    cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > 2_000).await;
+    let state = cluster.state(1, "wiped", 0).await.expect("a state");
+    let victim = usize::try_from(state["leader_id"].as_u64().expect("a leader")).unwrap();
+    cluster.kill(victim);
+    fs::remove_dir_all(cluster.node(victim).data_dir()).unwrap();
+    cluster.start_node(victim);
+    cluster.wait_node_ready(victim).await;
+    let before = load.acked();
+    cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > before + 2_000).await;
+    let outcome = load.finish();
+    assert!(outcome.failed.is_empty(), "failed: {:?}", outcome.failed.iter().next());
+    check_once_in_order(&outcome.acked, &read_all(&cluster.bootstrap(), "wiped", 3));
+    wait_quiet(&cluster, "wiped", 3, 3).await;
+    check_equal_bytes(&cluster, "wiped", 3);
+}
+
+/// SIGTERM moves leaders first: no failed produce, exit code 0, and the stop counts as clean.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controlled_stop_fails_no_produce() {
+    let mut cluster = Processes::start(3, &[]);
+    cluster.wait_ready().await;
+    cluster.create_topic(1, "drained", 3, 3, &[("min.insync.replicas", "2")]).await;
+    let load = Load::start(&cluster.bootstrap(), "drained", 1_000, 100, IDEMPOTENT);
+    cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > 1_000).await;
+    assert_eq!(cluster.terminate(2), Some(0), "the exit code of a controlled stop");
+    assert!(cluster.node(2).data_dir().join(".clean-shutdown").exists(), "no mark of a clean stop");
+    for partition in 0..3 {
+        let state = cluster.state(1, "drained", partition).await.expect("a state");
+        assert!(!state["isr"].as_array().expect("a list").contains(&2.into()), "{state}");
+    }
+    let before = load.acked();
+    cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > before + 1_000).await;
+    cluster.start_node(2);
+    cluster.wait_node_ready(2).await;
+    let outcome = load.finish();
+    assert!(outcome.failed.is_empty(), "failed: {:?}", outcome.failed.iter().next());
+    check_once_in_order(&outcome.acked, &read_all(&cluster.bootstrap(), "drained", 3));
+    wait_quiet(&cluster, "drained", 3, 3).await;
+}
+
+/// A second process on the same directory is refused, and told who holds it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_process_on_the_same_directory_is_refused() {
+    let mut cluster = Processes::start(1, &[("default.replication.factor", "1")]);
+    cluster.wait_ready().await;
+    let second = std::process::Command::new(highwater_tests::process::binary())
+        .args(["start", "--config"])
+        .arg(cluster.node(1).dir.join("server.properties"))
+        .output()
+        .unwrap();
+    assert!(!second.status.success());
+    let said = String::from_utf8_lossy(&second.stderr).into_owned() + &String::from_utf8_lossy(&second.stdout);
+    assert!(said.contains("pid") || said.contains("in use"), "{said}");
+}
