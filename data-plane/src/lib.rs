@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod error;
+pub mod replication;
 pub mod view;
 
 pub use config::{

@@ -1,0 +1,370 @@
+//! What goes into a replica and what comes out. Plain data: no lock, no channel, no clock.
+//!
+//! One call [`Replica::handle`](crate::replica::Replica::handle) takes a [`ReplicaRequest`], returns its
+//! [`ReplicaReply`] at once and puts everything else that follows from it into the [`Outbox`]. The caller leaves the
+//! lock first and delivers the outbox afterwards, in order.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use highwater_quorum::controller::{AlteredPartition, IsrProposal};
+use highwater_quorum::image::{ImageVersion, PartitionState, TopicConfig};
+use highwater_wire::batch::RecordBatch;
+use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offset, Timestamp};
+
+use crate::disk::Disk;
+use crate::log::{ReadPlan, SyncDone, SyncJob};
+use crate::replica::note::Note;
+use crate::replica::status::ReplicaStatus;
+pub use crate::replication::Became;
+pub use crate::replication::acks::Ticket;
+pub use crate::replication::follower::{FetchPoint, FollowerNext};
+pub use crate::replication::park::{WaiterId, Watch};
+pub use crate::replication::peers::{Peer, Peers};
+pub use crate::replication::progress::LastArrival;
+pub use crate::replication::refusal::Refusal;
+
+/// The time of a call, read once by the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// For every decision.
+    pub mono: Millis,
+    /// For what people and records are told; never for a decision about replicas.
+    pub wall: Timestamp,
+}
+
+/// Asked of one replica.
+#[derive(Debug)]
+pub enum ReplicaRequest {
+    /// Append a batch as leader → [`ReplicaReply::Produced`], or `Waiting` and later [`Output::Reply`].
+    Produce(Produce),
+    /// Read → [`ReplicaReply::Fetched`].
+    Fetch(Fetch),
+    /// The session forgets this partition, or is gone → `Done`.
+    Unwatch(WaiterId),
+    /// A leader answered this follower → [`ReplicaReply::Next`].
+    FetchedFromLeader(FetchedFromLeader),
+    /// After [`FollowerNext::AskLeaderOffsets`]: what the leader's log holds (R162) → [`ReplicaReply::Next`].
+    LeaderOffsets(LeaderOffsets),
+    /// Where this follower would fetch now → [`ReplicaReply::Next`].
+    FetchPoint,
+    /// → [`ReplicaReply::ListedOffset`].
+    ListOffsets(ListOffsets),
+    /// OffsetForLeaderEpoch (R95) → [`ReplicaReply::EpochEnd`].
+    EpochEnd(EpochEnd),
+    /// R274 → [`ReplicaReply::DeletedRecords`], or `Waiting` and later [`Output::Reply`].
+    DeleteRecords(DeleteRecords),
+    /// What the image says of this partition: lead, follow, or neither → [`ReplicaReply::Became`]. Repeats and
+    /// images older than one already applied change nothing. Sent too when only peers or configuration changed.
+    Become(Box<Assignment>),
+    /// The quorum answered an ISR proposal, or did not → `Done`.
+    IsrAnswered(Box<IsrAnswered>),
+    /// Time has passed: due at or after [`Outbox::tick_at`] → `Done`.
+    Tick,
+    /// A [`SyncJob`] handed out as [`Output::Sync`] is finished → `Done`.
+    Synced(SyncDone),
+    /// A [`SyncJob`] failed: the replica steps aside (R209, R283) → `Done`.
+    SyncFailed(String),
+    /// Delete what retention allows (R272) → `Done`. Due every `log.retention.check.interval.ms`.
+    Retain,
+    /// What the checkpoint files of the log directory hold of it (R14, R15) → [`ReplicaReply::Checkpoint`].
+    Checkpoint,
+    /// → [`ReplicaReply::Status`].
+    Status,
+    /// The broker is in controlled shutdown (R146): a replica outside the ISR or without a leader stops fetching; the
+    /// others go on → `Done`. Waiting requests are answered when the leadership moves.
+    Drain,
+    /// Let go of everything: waiting requests are answered 6, the log is closed cleanly when `clean`
+    /// → `Done`. Every later request is refused as [`Refusal::Stopped`].
+    Stop { clean: bool },
+}
+
+/// How many replicas must hold a batch before its producer is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acks {
+    /// 0: no answer. The reply says whether to close the connection (R46).
+    None,
+    /// 1
+    Leader,
+    /// −1
+    AllInSync,
+}
+
+/// One batch for one partition (R42 from step 8 on). The caller has checked CRC, size, structure and timestamps.
+#[derive(Debug)]
+pub struct Produce {
+    pub batch: RecordBatch,
+    pub acks: Acks,
+    /// When [`Refusal::TimedOut`] is due (R50).
+    pub deadline: Millis,
+    pub ticket: Ticket,
+}
+
+/// Who fetches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caller {
+    /// A broker over the inter-broker listener, with the broker epoch of its request (D22).
+    Follower { id: BrokerId, epoch: Option<BrokerEpoch> },
+    /// Everybody else.
+    Consumer(Isolation),
+}
+
+/// R69. No transactions yet: both end at the high watermark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    ReadUncommitted,
+    ReadCommitted,
+}
+
+/// One partition of a Fetch request.
+#[derive(Debug)]
+pub struct Fetch {
+    pub caller: Caller,
+    /// `CurrentLeaderEpoch` (R72). Followers must send it.
+    pub leader_epoch: Option<LeaderEpoch>,
+    pub offset: Offset,
+    /// `LastFetchedEpoch` (R99).
+    pub last_fetched_epoch: Option<LeaderEpoch>,
+    /// The follower's own log start; ignored of consumers.
+    pub follower_log_start: Option<Offset>,
+    /// Upper bound of the bytes granted; whole batches only.
+    pub bytes_max: u32,
+    /// Grant the first batch whole even if it is larger than `bytes_max` (R78).
+    pub first_whole: bool,
+    /// `true` for consumers of Fetch v11 or later: a follower may answer them (R70).
+    pub any_replica: bool,
+    /// Wake this one when there is more; see [`Watch`].
+    pub watch: Option<Watch>,
+    /// When the request arrived.
+    pub arrived: Millis,
+    /// `false` when the same request asks again after a wait: the follower's state is not touched twice (R80).
+    pub first_ask: bool,
+}
+
+/// A leader's answer for one partition, as the fetcher received it.
+#[derive(Debug)]
+pub struct FetchedFromLeader {
+    /// The fetch point that was asked with, unchanged: anything stale is dropped (R152).
+    pub requested: FetchPoint,
+    pub answer: LeaderAnswer,
+}
+
+/// R124, R154, R158.
+#[derive(Debug)]
+pub enum LeaderAnswer {
+    /// Records may be empty; the batches as they came.
+    Records { records: Bytes, high_watermark: Offset, log_start: Offset },
+    /// `DivergingEpoch`: the leader's largest epoch at or below ours, and where it ends there. `None`: −1.
+    Diverging { epoch: Option<LeaderEpoch>, end: Option<Offset> },
+    /// An error of the leader, or `NetworkException` when there was no answer.
+    Error(ErrorCode),
+}
+
+/// The answers to ListOffsets −1 and −2 that R162 asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct LeaderOffsets {
+    /// The fetch point whose fetch was refused as out of range.
+    pub requested: FetchPoint,
+    /// The leader's log end.
+    pub end: Offset,
+    /// The leader's log start.
+    pub start: Offset,
+}
+
+/// One partition of a ListOffsets request (R92–R94).
+#[derive(Debug, Clone, Copy)]
+pub struct ListOffsets {
+    pub caller: OffsetsCaller,
+    pub leader_epoch: Option<LeaderEpoch>,
+    pub spec: OffsetSpec,
+}
+
+/// Who asks for offsets (R68, R93).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OffsetsCaller {
+    /// Replica id −1: bounded by the watermark, answered by the leader.
+    Consumer(Isolation),
+    /// A broker: bounded by the log end, answered by the leader.
+    Replica,
+    /// Replica id −2: bounded by the log end, answered by any replica.
+    Debug,
+}
+
+/// What offset is asked for (R92).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OffsetSpec {
+    /// −1
+    Latest,
+    /// −2 and −4: the log start
+    Earliest,
+    /// −3
+    MaxTimestamp,
+    /// −5: nothing is tiered
+    LatestTiered,
+    /// The first record with this timestamp or a later one.
+    AtOrAfter(Timestamp),
+}
+
+/// `None` everywhere: no such record, which is no error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListedOffset {
+    pub offset: Option<Offset>,
+    pub timestamp: Timestamp,
+    pub leader_epoch: Option<LeaderEpoch>,
+}
+
+/// One partition of an OffsetForLeaderEpoch request.
+#[derive(Debug, Clone, Copy)]
+pub struct EpochEnd {
+    /// `CurrentLeaderEpoch` (R72).
+    pub leader_epoch: Option<LeaderEpoch>,
+    /// `None`: −1.
+    pub epoch: Option<LeaderEpoch>,
+}
+
+/// One partition of a DeleteRecords request. The caller has checked the policy.
+#[derive(Debug, Clone, Copy)]
+pub struct DeleteRecords {
+    /// `None`: the high watermark.
+    pub before: Option<Offset>,
+    pub deadline: Millis,
+    pub ticket: Ticket,
+}
+
+/// What an image says of one partition hosted here.
+#[derive(Debug, Clone)]
+pub struct Assignment {
+    /// Images older than the last one applied are ignored.
+    pub version: ImageVersion,
+    pub state: Arc<PartitionState>,
+    /// The topic's configuration: min ISR, flush, retention, segments.
+    pub config: Arc<TopicConfig>,
+    /// All registrations of the same image.
+    pub peers: Arc<Peers>,
+    /// The epoch under which *this process* registered. An image in which this broker has another one is not acted on.
+    pub own_epoch: BrokerEpoch,
+}
+
+/// What the quorum said to a proposal.
+#[derive(Debug, Clone)]
+pub struct IsrAnswered {
+    /// The proposal as it was handed out.
+    pub proposal: IsrProposal,
+    /// The state after it, or why not: the code of the partition's refusal, of the whole request's, or
+    /// `RequestTimedOut`/`NetworkException`/`NotController` when there was no answer (D26).
+    pub result: Result<AlteredPartition, ErrorCode>,
+}
+
+/// The immediate answer.
+#[derive(Debug)]
+pub enum ReplicaReply<D: Disk> {
+    /// Nothing to say.
+    Done,
+    /// The answer comes later as [`Output::Reply`] with the request's ticket.
+    Waiting,
+    Produced(Produced),
+    Fetched(FetchGrant<D>),
+    /// The caller's log and ours part ways: no records, no error (R99).
+    Diverging(Diverging),
+    Next(FollowerNext),
+    ListedOffset(ListedOffset),
+    /// `None`: this log knows nothing of the epoch, which is no error (R95).
+    EpochEnd(Option<(LeaderEpoch, Offset)>),
+    DeletedRecords { low_watermark: Offset },
+    Became(Became),
+    Checkpoint(Checkpoint),
+    Status(Box<ReplicaStatus>),
+    Refused(Refusal),
+}
+
+/// A batch is stored as durably as its `acks` asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Produced {
+    /// Of the original batch when this one was a repetition (R58).
+    pub base: Offset,
+    /// `NONE` unless the topic stamps the time of the append.
+    pub log_append_time: Timestamp,
+    pub log_start: Offset,
+}
+
+/// A range that may be read, with the state of the log as of one moment (R75).
+#[derive(Debug)]
+pub struct FetchGrant<D: Disk> {
+    pub high_watermark: Offset,
+    pub last_stable_offset: Offset,
+    pub log_start: Offset,
+    pub log_end: Offset,
+    /// Bytes between the offset asked for and the caller's bound; what MinBytes counts (R79). Not limited by `bytes_max`.
+    pub available: u64,
+    /// Read it outside the lock. `None`: nothing to read.
+    pub plan: Option<ReadPlan<D>>,
+    /// The waiter was armed and will be woken. `false`: ask again in the next round.
+    pub watched: bool,
+}
+
+/// R99.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Diverging {
+    pub epoch: LeaderEpoch,
+    pub end: Offset,
+    pub high_watermark: Offset,
+    pub log_start: Offset,
+}
+
+/// One line of each checkpoint file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checkpoint {
+    pub high_watermark: Offset,
+    pub recovery_point: Offset,
+    pub log_start: Offset,
+}
+
+/// What follows from a call, for the caller to deliver after it has left the lock.
+#[derive(Debug)]
+pub enum Output<D: Disk> {
+    /// A request that waited has its answer.
+    Reply(Ticket, ReplicaReply<D>),
+    /// Put this partition on the waiter's ready list; wake the waiter only if `urgent`.
+    Wake { waiter: WaiterId, urgent: bool },
+    /// Carry this to the quorum, as it is, and the answer back. May come again before it was answered.
+    ProposeIsr(Box<IsrProposal>),
+    /// Run off the lock, then [`ReplicaRequest::Synced`] (or `SyncFailed`). At most one is out at a time.
+    Sync(SyncJob<D>),
+    /// This follower has something new for its fetcher: a fetch point, or that it must not fetch.
+    Fetchable(FollowerNext),
+    /// For the log line; each fact once.
+    Note(Note),
+    /// The disk failed: the directory is no longer to be written (R209).
+    StorageFailed { error: Arc<str> },
+}
+
+/// Collects the outputs of a call. Reused from call to call, so that a call in steady state allocates nothing.
+#[derive(Debug)]
+pub struct Outbox<D: Disk> {
+    /// In the order to deliver.
+    pub outputs: Vec<Output<D>>,
+    /// When [`ReplicaRequest::Tick`] is due next; set by every call. `None`: no deadline here.
+    pub tick_at: Option<Millis>,
+}
+
+impl<D: Disk> Default for Outbox<D> {
+    fn default() -> Self {
+        Self { outputs: Vec::new(), tick_at: None }
+    }
+}
+
+impl<D: Disk> Outbox<D> {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the outputs, keeping the room they had.
+    pub fn drain(&mut self) -> std::vec::Drain<'_, Output<D>> {
+        self.outputs.drain(..)
+    }
+
+    pub(crate) fn push(&mut self, output: Output<D>) {
+        self.outputs.push(output);
+    }
+}
