@@ -48,6 +48,7 @@ impl ProducerContext for Acks {
 /// Sends numbers at a fixed rate from a thread of its own until told to stop.
 pub struct Load {
     stop: Arc<AtomicBool>,
+    abandoned: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     thread: JoinHandle<Outcome>,
     producer: ThreadedProducer<Acks>,
@@ -81,12 +82,20 @@ impl Load {
         }
         let producer: ThreadedProducer<Acks> = config.create_with_context(Acks::default()).expect("a producer");
         let stop = Arc::new(AtomicBool::new(false));
+        let abandoned = Arc::new(AtomicBool::new(false));
         let sent = Arc::new(AtomicU64::new(0));
         let thread = std::thread::spawn({
-            let (stop, sent, producer, topic) = (stop.clone(), sent.clone(), producer.clone(), topic.to_owned());
-            move || run(&producer, &topic, per_second, size, &stop, &sent)
+            let (stop, abandoned, sent) = (stop.clone(), abandoned.clone(), sent.clone());
+            let (producer, topic) = (producer.clone(), topic.to_owned());
+            move || {
+                let sent = send_until(&producer, &topic, per_second, size, &stop, &sent);
+                if !abandoned.load(Ordering::Relaxed) {
+                    producer.flush(Duration::from_secs(120)).expect("every message gets its delivery report");
+                }
+                outcome(&producer, sent)
+            }
         });
-        Self { stop, sent, thread, producer }
+        Self { stop, abandoned, sent, thread, producer }
     }
 
     /// Numbers handed to librdkafka so far.
@@ -99,6 +108,13 @@ impl Load {
         self.producer.context().acked.lock().len()
     }
 
+    /// Stops sending and does not ask what became of it.
+    pub fn abandon(self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.join();
+    }
+
     /// Stops sending, waits for the last delivery report.
     pub fn finish(self) -> Outcome {
         self.stop.store(true, Ordering::Relaxed);
@@ -106,14 +122,14 @@ impl Load {
     }
 }
 
-fn run(
+fn send_until(
     producer: &ThreadedProducer<Acks>,
     topic: &str,
     per_second: u64,
     size: usize,
     stop: &AtomicBool,
     sent: &AtomicU64,
-) -> Outcome {
+) -> u64 {
     let began = Instant::now();
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -129,12 +145,15 @@ fn run(
         sent.store(number, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(1));
     }
-    producer.flush(Duration::from_secs(120)).expect("every message gets its delivery report");
+    number
+}
+
+fn outcome(producer: &ThreadedProducer<Acks>, sent: u64) -> Outcome {
     let acks = producer.context();
     let mut times = acks.times.lock().clone();
     times.sort();
     let longest_gap = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
-    Outcome { sent: number, acked: acks.acked.lock().clone(), failed: acks.failed.lock().clone(), longest_gap }
+    Outcome { sent, acked: acks.acked.lock().clone(), failed: acks.failed.lock().clone(), longest_gap }
 }
 
 /// Reads every partition of a topic from its beginning to its present end: per partition the (offset, number) list.
