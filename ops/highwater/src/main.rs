@@ -1,1 +1,3 @@
+//! Arguments to one verb to an exit code.
+
 fn main() {}

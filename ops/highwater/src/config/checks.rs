@@ -1,0 +1,534 @@
+//! From settings to `NodeConfig`: what each key means together with the others.
+//!
+//! Every fault is noted and the walk goes on, so that one run tells all of them.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use highwater_quorum::image::Endpoint;
+use highwater_wire::BrokerId;
+
+use super::values::Values;
+use super::{DataPart, HttpConfig, Listener, NodeConfig, PartitionMetrics, QuorumPart, TopicPart, is_loopback};
+
+/// `None` when what is needed for a `NodeConfig` is missing; the findings say what.
+pub(super) fn node(values: &mut Values) -> Option<NodeConfig> {
+    let node_id = node_id(values);
+    roles(values);
+    let (log_dir, metadata_dir) = directories(values);
+    let listeners = listeners(values);
+    let voters = voters(values, node_id, listeners.as_ref().map(|l| &l.controller));
+    if let (Some(node_id), Some(listeners)) = (node_id, &listeners) {
+        check_reach(values, node_id, listeners, &voters);
+    }
+    let http = http(values, listeners.as_ref());
+    let quorum = quorum(values, voters);
+    let topics = topics(values);
+    let data = data(values);
+    let Listeners { kafka, controller, inter_broker } = listeners?;
+    Some(NodeConfig {
+        node_id: node_id?,
+        cluster_id: values.optional_text("cluster.id"),
+        log_dir,
+        metadata_dir,
+        rack: values.optional_text("broker.rack"),
+        listeners: kafka,
+        controller_listener: controller,
+        inter_broker_listener: inter_broker,
+        http: http?,
+        quorum,
+        topics,
+        data,
+    })
+}
+
+fn node_id(values: &mut Values) -> Option<BrokerId> {
+    let id = values.optional_number("node.id").and_then(|id| i32::try_from(id).ok()).and_then(BrokerId::from_wire);
+    if id.is_none() && !values.is_set("node.id") {
+        values.refuse("node.id", "node.id is missing: give each node a number of its own, 0 or greater");
+    }
+    id
+}
+
+fn roles(values: &mut Values) {
+    let roles = values.list("process.roles");
+    for role in &roles {
+        if role != "broker" && role != "controller" {
+            values.refuse("process.roles", format!("process.roles: \"{role}\" is neither broker nor controller"));
+        }
+    }
+    let both = ["broker", "controller"].iter().all(|role| roles.iter().any(|given| given == role));
+    if !both && roles.iter().all(|role| role == "broker" || role == "controller") {
+        values.refuse(
+            "process.roles",
+            format!(
+                "process.roles ({}): separate roles are not served yet; set process.roles=broker,controller",
+                roles.join(",")
+            ),
+        );
+    }
+}
+
+fn directories(values: &mut Values) -> (PathBuf, PathBuf) {
+    let dirs = values.list("log.dirs");
+    if dirs.len() > 1 {
+        let text = format!(
+            "log.dirs names {} directories; one is served: join the disks below one file system and name that",
+            dirs.len()
+        );
+        values.refuse("log.dirs", text);
+    }
+    let log_dir = PathBuf::from(dirs.first().map_or("./data", String::as_str));
+    let metadata_dir = match values.optional_text("metadata.log.dir") {
+        Some(dir) => PathBuf::from(dir),
+        None => {
+            let mut name = clean(&log_dir).into_os_string();
+            name.push("-metadata");
+            PathBuf::from(name)
+        }
+    };
+    if clean(&metadata_dir).starts_with(clean(&log_dir)) {
+        let text = format!(
+            "metadata.log.dir ({}) lies inside log.dirs ({}): whoever wipes the data would make this voter forget its \
+             vote; name a directory beside it",
+            metadata_dir.display(),
+            log_dir.display()
+        );
+        values.refuse("metadata.log.dir", text);
+    }
+    (log_dir, metadata_dir)
+}
+
+/// Absolute, without `.` and `..`, without asking the file system.
+fn clean(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut out = PathBuf::new();
+    for part in absolute.components() {
+        match part {
+            Component::ParentDir => {
+                out.pop();
+            }
+            Component::CurDir => {}
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+struct Listeners {
+    kafka: Vec<Listener>,
+    controller: Listener,
+    inter_broker: String,
+}
+
+/// `NAME://host:port`
+fn parse_listener(text: &str) -> Result<(String, String, u16), String> {
+    let wrong = || format!("\"{text}\" is not NAME://host:port");
+    let (name, address) = text.split_once("://").ok_or_else(wrong)?;
+    let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
+    let port = port.parse().map_err(|_| format!("\"{text}\": \"{port}\" is no port (0 to 65535)"))?;
+    if name.is_empty() {
+        return Err(wrong());
+    }
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Ok((name.to_uppercase(), host.to_owned(), port))
+}
+
+fn parse_listeners(values: &mut Values, key: &str) -> Vec<(String, String, u16)> {
+    let mut out: Vec<(String, String, u16)> = Vec::new();
+    for text in values.list(key) {
+        match parse_listener(&text) {
+            Ok(listener) => {
+                if out.iter().any(|(name, ..)| *name == listener.0) {
+                    values.refuse(key, format!("{key}: {} is listed twice", listener.0));
+                } else {
+                    out.push(listener);
+                }
+            }
+            Err(why) => values.refuse(key, format!("{key}: {why}")),
+        }
+    }
+    out
+}
+
+fn listeners(values: &mut Values) -> Option<Listeners> {
+    let bound = parse_listeners(values, "listeners");
+    let advertised = parse_listeners(values, "advertised.listeners");
+    let controllers: Vec<String> =
+        values.list("controller.listener.names").iter().map(|name| name.to_uppercase()).collect();
+    for (i, (name, host, port)) in bound.iter().enumerate() {
+        let clash = bound[..i].iter().find(|(_, other_host, other)| {
+            *port != 0 && other == port && (host == other_host || host.is_empty() || other_host.is_empty())
+        });
+        if let Some((other, ..)) = clash {
+            values.refuse("listeners", format!("listeners: {other} and {name} share port {port}"));
+        }
+    }
+    protocols(values, &bound);
+    for (name, host, _) in &advertised {
+        if !bound.iter().any(|(bound, ..)| bound == name) {
+            let text = format!("advertised.listeners: {name} is not among listeners; add it there or remove it here");
+            values.refuse("advertised.listeners", text);
+        }
+        if host.is_empty() || host == "0.0.0.0" || host == "::" {
+            let text =
+                format!("advertised.listeners: {name} must name a host that others can dial, not every interface");
+            values.refuse("advertised.listeners", text);
+        }
+    }
+    let all: Vec<Listener> = bound
+        .into_iter()
+        .map(|(name, host, port)| {
+            let told = advertised.iter().find(|(told, ..)| *told == name);
+            let advertised = match told {
+                Some((_, host, port)) => Endpoint { host: host.clone(), port: *port },
+                None => Endpoint { host: dialable(&host), port },
+            };
+            Listener { name, host, port, advertised }
+        })
+        .collect();
+    let (controller, kafka): (Vec<_>, Vec<_>) = all.into_iter().partition(|l| controllers.contains(&l.name));
+    let Some(controller) = controller.into_iter().next() else {
+        let text = format!(
+            "listeners has no {}: raft and the other nodes' calls need a listener of their own, such as {}://:9093",
+            controllers.first().map_or("CONTROLLER", String::as_str),
+            controllers.first().map_or("CONTROLLER", String::as_str)
+        );
+        values.refuse("listeners", text);
+        return None;
+    };
+    let Some(first) = kafka.first() else {
+        values.refuse("listeners", "listeners has no listener for clients, such as PLAINTEXT://:9092");
+        return None;
+    };
+    let inter_broker = match values.optional_text("inter.broker.listener.name") {
+        Some(name) => name.to_uppercase(),
+        None => first.name.clone(),
+    };
+    if !kafka.iter().any(|listener| listener.name == inter_broker) {
+        let text = format!("inter.broker.listener.name ({inter_broker}) is not among the client listeners");
+        values.refuse("inter.broker.listener.name", text);
+    }
+    for listener in kafka.iter().filter(|listener| !listener.is_loopback()) {
+        let text = format!(
+            "listener {}://{}:{} is reachable from other hosts and is PLAINTEXT: anybody who reaches it reads and \
+             writes everything",
+            listener.name, listener.host, listener.port
+        );
+        values.warn("listeners", text);
+    }
+    if !controller.is_loopback() {
+        let text = format!(
+            "listener {}://{}:{} is reachable from other hosts and is PLAINTEXT: anybody who reaches it commands the \
+             cluster; keep it in a private network",
+            controller.name, controller.host, controller.port
+        );
+        values.warn("listeners", text);
+    }
+    Some(Listeners { kafka, controller, inter_broker })
+}
+
+fn protocols(values: &mut Values, bound: &[(String, String, u16)]) {
+    let mut map = BTreeMap::new();
+    for entry in values.list("listener.security.protocol.map") {
+        match entry.split_once(':') {
+            Some((name, protocol)) => {
+                map.insert(name.trim().to_uppercase(), protocol.trim().to_uppercase());
+            }
+            None => {
+                let text = format!("listener.security.protocol.map: \"{entry}\" is not NAME:PROTOCOL");
+                values.refuse("listener.security.protocol.map", text);
+            }
+        }
+    }
+    for (name, ..) in bound {
+        // As Kafka: a listener that is named like a protocol speaks it.
+        let protocol = map.get(name).cloned().unwrap_or_else(|| name.clone());
+        match protocol.as_str() {
+            "PLAINTEXT" => {}
+            "SSL" | "SASL_SSL" | "SASL_PLAINTEXT" => {
+                let text = format!("listener {name} speaks {protocol}, which is not served yet; use PLAINTEXT");
+                values.refuse("listener.security.protocol.map", text);
+            }
+            _ if map.contains_key(name) => {
+                let text = format!("listener.security.protocol.map: {name} has unknown protocol \"{protocol}\"");
+                values.refuse("listener.security.protocol.map", text);
+            }
+            _ => {
+                let text =
+                    format!("listener {name} has no protocol: add {name}:PLAINTEXT to listener.security.protocol.map");
+                values.refuse("listeners", text);
+            }
+        }
+    }
+}
+
+/// The host to tell others when a listener is bound to `host`.
+fn dialable(host: &str) -> String {
+    match host {
+        "" | "0.0.0.0" | "::" => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn voters(
+    values: &mut Values,
+    node_id: Option<BrokerId>,
+    controller: Option<&Listener>,
+) -> BTreeMap<BrokerId, Endpoint> {
+    const KEY: &str = "controller.quorum.voters";
+    let mut voters = BTreeMap::new();
+    for text in values.list(KEY) {
+        let parsed = text.split_once('@').and_then(|(id, address)| {
+            let (host, port) = address.rsplit_once(':')?;
+            let id = BrokerId::from_wire(id.trim().parse().ok()?)?;
+            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+            Some((id, Endpoint { host, port: port.parse().ok()? }))
+        });
+        match parsed {
+            Some((id, _)) if voters.contains_key(&id) => {
+                values.refuse(KEY, format!("{KEY}: voter {id} is listed twice"))
+            }
+            Some((id, endpoint)) => {
+                voters.insert(id, endpoint);
+            }
+            None => values.refuse(KEY, format!("{KEY}: \"{text}\" is not id@host:port")),
+        }
+    }
+    let (Some(node_id), Some(controller)) = (node_id, controller) else { return voters };
+    if !values.is_set(KEY) {
+        voters.insert(node_id, controller.advertised.clone());
+        return voters;
+    }
+    match voters.get(&node_id) {
+        None => {
+            let text = format!("{KEY} does not list this node ({node_id}): with both roles it must be a voter");
+            values.refuse(KEY, text);
+        }
+        Some(me) if me.port != controller.port && controller.port != 0 => {
+            let text = format!(
+                "{KEY} says that node {node_id} is at port {}, but its listener {} is at {}: unless something forwards \
+                 that port, the others will not reach it",
+                me.port, controller.name, controller.port
+            );
+            values.warn(KEY, text);
+        }
+        Some(_) => {}
+    }
+    if voters.len() == 2 {
+        values.warn(KEY, format!("{KEY} lists two voters: when either stops, metadata stands still; use one or three"));
+    }
+    voters
+}
+
+fn check_reach(values: &mut Values, node_id: BrokerId, listeners: &Listeners, voters: &BTreeMap<BrokerId, Endpoint>) {
+    let elsewhere = voters.iter().find(|(id, endpoint)| **id != node_id && !is_loopback(&endpoint.host));
+    let Some((other, endpoint)) = elsewhere else { return };
+    for listener in &listeners.kafka {
+        if is_loopback(&listener.advertised.host) {
+            let key = if values.is_set("advertised.listeners") { "advertised.listeners" } else { "listeners" };
+            let text = format!(
+                "advertised.listeners \"{}://{}:{}\" is loopback but broker {other} is at {}: clients on other hosts \
+                 will fail",
+                listener.name, listener.advertised.host, listener.advertised.port, endpoint.host
+            );
+            values.warn(key, text);
+        }
+    }
+}
+
+fn http(values: &mut Values, listeners: Option<&Listeners>) -> Option<HttpConfig> {
+    const KEY: &str = "http.listeners";
+    let urls = values.list(KEY);
+    if urls.len() > 1 {
+        values.refuse(KEY, format!("{KEY} names {} addresses; one is served", urls.len()));
+    }
+    let text = urls.first().cloned().unwrap_or_default();
+    let address = match text.strip_prefix("http://") {
+        Some(address) => address.trim_end_matches('/'),
+        None if text.starts_with("https://") => {
+            values.refuse(KEY, format!("{KEY}: \"{text}\": https is not served yet; use http:// on loopback"));
+            return None;
+        }
+        None => {
+            values.refuse(KEY, format!("{KEY}: \"{text}\" is not http://host:port"));
+            return None;
+        }
+    };
+    let parsed = address.rsplit_once(':').and_then(|(host, port)| {
+        Some((host.trim_start_matches('[').trim_end_matches(']').to_owned(), port.parse::<u16>().ok()?))
+    });
+    let Some((host, port)) = parsed else {
+        values.refuse(KEY, format!("{KEY}: \"{text}\" is not http://host:port"));
+        return None;
+    };
+    if !is_loopback(&host) {
+        if values.is_set("http.auth.mode") {
+            let text = format!("{KEY} \"{text}\" is reachable from other hosts without authentication");
+            values.warn(KEY, text);
+        } else {
+            let text = format!(
+                "{KEY} \"{text}\" is reachable from other hosts: set http.auth.mode explicitly (none: everybody may \
+                 change the cluster) or listen on 127.0.0.1"
+            );
+            values.refuse(KEY, text);
+        }
+    }
+    if let Some(listeners) = listeners {
+        let all = listeners.kafka.iter().chain(std::iter::once(&listeners.controller));
+        if let Some(other) = all.into_iter().find(|listener| listener.port == port && port != 0) {
+            values.refuse(KEY, format!("{KEY} and listener {} share port {port}", other.name));
+        }
+    }
+    let url = values
+        .optional_text("http.advertised.url")
+        .map(|url| url.trim_end_matches('/').to_owned())
+        .unwrap_or_else(|| format!("http://{}", host_port(&dialable(&host), port)));
+    let partition_metrics = match values.text("metrics.partition.level").as_str() {
+        "summary" => PartitionMetrics::Summary,
+        "full" => PartitionMetrics::Full,
+        _ => PartitionMetrics::Leader,
+    };
+    let listen = Some((if host.is_empty() { "0.0.0.0".to_owned() } else { host }, port));
+    Some(HttpConfig { listen, url, in_sync_wait_max: values.millis("ready.in.sync.max.wait.ms"), partition_metrics })
+}
+
+/// `host:port`, with brackets where the host is an IPv6 address.
+pub(crate) fn host_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn quorum(values: &mut Values, voters: BTreeMap<BrokerId, Endpoint>) -> QuorumPart {
+    let session = values.number("broker.session.timeout.ms");
+    let heartbeat = values.number("broker.heartbeat.interval.ms");
+    if session <= 2 * heartbeat {
+        let key = if values.is_set("broker.session.timeout.ms") {
+            "broker.session.timeout.ms"
+        } else {
+            "broker.heartbeat.interval.ms"
+        };
+        let text =
+            format!("broker.session.timeout.ms ({session}) must be > 2 x broker.heartbeat.interval.ms ({heartbeat})");
+        values.refuse(key, text);
+    }
+    QuorumPart {
+        voters,
+        election_timeout_max: values.millis("controller.quorum.election.timeout.ms"),
+        session_timeout: values.millis("broker.session.timeout.ms"),
+        registration_timeout: values.millis("initial.broker.registration.timeout.ms"),
+        rebalance_leaders: values.flag("auto.leader.rebalance.enable"),
+        rebalance_interval: std::time::Duration::from_secs(values.count("leader.imbalance.check.interval.seconds")),
+    }
+}
+
+fn topics(values: &mut Values) -> TopicPart {
+    let replication_factor: i16 = values.count("default.replication.factor");
+    let min_isr = values.optional_number("min.insync.replicas").and_then(|n| usize::try_from(n).ok());
+    if let Some(min_isr) = min_isr
+        && values.is_set("default.replication.factor")
+        && usize::try_from(replication_factor).is_ok_and(|factor| min_isr > factor)
+    {
+        let text = format!(
+            "min.insync.replicas ({min_isr}) is greater than default.replication.factor ({replication_factor}): it \
+             counts as {replication_factor} for such topics"
+        );
+        values.warn("min.insync.replicas", text);
+    }
+    TopicPart {
+        auto_create: values.flag("auto.create.topics.enable"),
+        delete_enabled: values.flag("delete.topic.enable"),
+        partitions: values.count("num.partitions"),
+        replication_factor,
+        min_isr,
+        unclean_election: values.flag("unclean.leader.election.enable"),
+        configs: topic_configs(values),
+    }
+}
+
+/// Broker level settings that are the default of a topic level key, where somebody set them.
+fn topic_configs(values: &mut Values) -> BTreeMap<String, String> {
+    const SAME: &[(&str, &str)] = &[
+        ("log.segment.bytes", "segment.bytes"),
+        ("log.retention.bytes", "retention.bytes"),
+        ("log.flush.interval.messages", "flush.messages"),
+        ("log.flush.interval.ms", "flush.ms"),
+        ("log.index.interval.bytes", "index.interval.bytes"),
+        ("log.index.size.max.bytes", "segment.index.bytes"),
+        ("log.preallocate", "preallocate"),
+        ("log.segment.delete.delay.ms", "file.delete.delay.ms"),
+        ("log.message.timestamp.type", "message.timestamp.type"),
+        ("log.message.timestamp.before.max.ms", "message.timestamp.before.max.ms"),
+        ("log.message.timestamp.after.max.ms", "message.timestamp.after.max.ms"),
+        ("message.max.bytes", "max.message.bytes"),
+    ];
+    // The finer unit wins.
+    const SCALED: &[(&str, &[(&str, i64)])] = &[
+        (
+            "retention.ms",
+            &[("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)],
+        ),
+        ("segment.ms", &[("log.roll.ms", 1), ("log.roll.hours", 3_600_000)]),
+        ("segment.jitter.ms", &[("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", 3_600_000)]),
+    ];
+    let mut out = BTreeMap::new();
+    for (broker, topic) in SAME {
+        if values.is_set(broker) && values.text(broker) != super::keys::served(broker).map_or("", |key| key.default) {
+            out.insert((*topic).to_owned(), values.text(broker));
+        }
+    }
+    for (topic, sources) in SCALED {
+        if let Some((key, unit)) = sources.iter().find(|(key, _)| values.is_set(key)) {
+            let number = values.number(key);
+            let scaled = if number < 0 { -1 } else { number.saturating_mul(*unit) };
+            out.insert((*topic).to_owned(), scaled.to_string());
+        }
+    }
+    out
+}
+
+fn data(values: &mut Values) -> DataPart {
+    let lag = values.number("replica.lag.time.max.ms");
+    let wait = values.number("replica.fetch.wait.max.ms");
+    if wait >= lag {
+        let key = if values.is_set("replica.fetch.wait.max.ms") {
+            "replica.fetch.wait.max.ms"
+        } else {
+            "replica.lag.time.max.ms"
+        };
+        let text = format!(
+            "replica.fetch.wait.max.ms ({wait}) must be < replica.lag.time.max.ms ({lag}): idle followers would leave \
+             the in-sync replicas"
+        );
+        values.refuse(key, text);
+    }
+    let request = values.number("socket.request.max.bytes");
+    let message = values.number("message.max.bytes");
+    if message > request {
+        let text = format!(
+            "message.max.bytes ({message}) is greater than socket.request.max.bytes ({request}): such a batch could \
+             never arrive"
+        );
+        let key = if values.is_set("message.max.bytes") { "message.max.bytes" } else { "socket.request.max.bytes" };
+        values.refuse(key, text);
+    }
+    DataPart {
+        workers: values.optional_number("num.network.threads").and_then(|n| usize::try_from(n).ok()),
+        request_bytes_max: values.count("socket.request.max.bytes"),
+        connections_max: values.count("max.connections"),
+        connection_idle_max: values.millis("connections.max.idle.ms"),
+        heartbeat_interval: values.millis("broker.heartbeat.interval.ms"),
+        controlled_shutdown: values.flag("controlled.shutdown.enable"),
+        replica_lag_max: values.millis("replica.lag.time.max.ms"),
+        fetch_wait_max: values.millis("replica.fetch.wait.max.ms"),
+        fetch_bytes_min: values.count("replica.fetch.min.bytes"),
+        fetch_partition_bytes_max: values.count("replica.fetch.max.bytes"),
+        fetch_response_bytes_max: values.count("replica.fetch.response.max.bytes"),
+        fetch_backoff_max: values.millis("replica.fetch.backoff.ms"),
+        fetchers: values.count("num.replica.fetchers"),
+        watermark_checkpoint_interval: values.millis("replica.high.watermark.checkpoint.interval.ms"),
+        retention_check_interval: values.millis("log.retention.check.interval.ms"),
+        producer_id_expiration: values.millis("producer.id.expiration.ms"),
+        fetch_bytes_max: values.count("fetch.max.bytes"),
+        fetch_sessions_max: values.count("max.incremental.fetch.session.cache.slots"),
+    }
+}
