@@ -4,8 +4,11 @@
 //! `isr_reporter` and `lifecycle` talk only to `partitions` and the quorum's client.
 
 pub mod config;
+pub mod disk;
 pub mod error;
 pub mod replication;
+pub mod log;
+pub mod log_view;
 pub mod view;
 
 pub use config::{
