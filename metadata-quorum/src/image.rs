@@ -8,15 +8,21 @@ use highwater_wire::{BrokerId, Timestamp, TopicId, TopicPartition};
 use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};
 
+mod apply;
 mod broker;
+pub mod diff;
 mod history;
+mod state_hash;
 mod topic;
 pub mod topic_config;
 
-pub use broker::{BrokerRegistration, BrokerState, DataProof, Endpoint};
+pub use broker::{BrokerRegistration, BrokerState, DataProof, Endpoint, METADATA_FEATURE};
+pub use diff::{LocalChanges, LocalPartition, StopReason, StoppedPartition, local_changes};
 pub use history::{
-    CHANGES_PER_PARTITION, ChangeKind, Evidence, ExpandReason, LeaderReason, PartitionChange, ShrinkReason,
+    CHANGES_PER_PARTITION, ChangeKind, Evidence, ExpandReason, HISTORY_WEIGHT_MAX, LeaderReason, PartitionChange,
+    ShrinkReason,
 };
+pub use state_hash::state_hash;
 pub use topic::{LeaderRecovery, PartitionState, Topic};
 pub use topic_config::TopicConfig;
 
@@ -38,6 +44,8 @@ pub struct MetadataImage {
     pub names: RedBlackTreeMapSync<Arc<str>, TopicId>,
     /// Newest last; at most `CHANGES_PER_PARTITION` each.
     pub history: RedBlackTreeMapSync<TopicPartition, Arc<Vec<Arc<PartitionChange>>>>,
+    /// What all of `history` weighs, see [`PartitionChange::weight`].
+    pub history_weight: u64,
     /// Parts of topics that are not complete yet (D17).
     pub staged: RedBlackTreeMapSync<TopicId, Arc<Vec<CreateTopic>>>,
     /// First id of the next block (R67).
@@ -47,11 +55,19 @@ pub struct MetadataImage {
 /// One change of the image; what the state rows are written from. Derived by `decide`, never proposed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    Cluster { cluster_id: String, feature_level: u16 },
+    Cluster {
+        cluster_id: String,
+        feature_level: u16,
+    },
     Broker(Arc<BrokerRegistration>),
     BrokerRemoved(BrokerId),
     /// A topic without its partitions, which follow as `Partition`.
-    Topic { id: TopicId, name: Arc<str>, created: Timestamp, config: Arc<TopicConfig> },
+    Topic {
+        id: TopicId,
+        name: Arc<str>,
+        created: Timestamp,
+        config: Arc<TopicConfig>,
+    },
     /// With its partitions and history.
     TopicRemoved(TopicId),
     Partition(TopicPartition, Arc<PartitionState>),
@@ -72,5 +88,28 @@ impl MetadataImage {
     /// The state of one partition.
     pub fn partition(&self, at: TopicPartition) -> Option<&Arc<PartitionState>> {
         self.topics.get(&at.topic)?.partitions.get(usize::try_from(at.partition).ok()?)
+    }
+
+    /// The registration of a broker.
+    pub fn broker(&self, id: BrokerId) -> Option<&Arc<BrokerRegistration>> {
+        self.brokers.get(&id)
+    }
+
+    /// The brokers that may lead and be in an ISR now, by id.
+    pub fn active_brokers(&self) -> impl Iterator<Item = &Arc<BrokerRegistration>> {
+        self.brokers.values().filter(|broker| broker.is_active())
+    }
+
+    /// Every partition of every topic, by topic id and number.
+    pub fn partitions(&self) -> impl Iterator<Item = (TopicPartition, &Arc<Topic>, &Arc<PartitionState>)> {
+        self.topics.values().flat_map(|topic| {
+            let numbered = (0i32..).zip(&topic.partitions);
+            numbered.map(move |(number, state)| (TopicPartition::new(topic.id, number), topic, state))
+        })
+    }
+
+    /// What happened to a partition, oldest first.
+    pub fn history_of(&self, at: TopicPartition) -> &[Arc<PartitionChange>] {
+        self.history.get(&at).map_or(&[], |changes| changes.as_slice())
     }
 }

@@ -17,25 +17,58 @@ use crate::image::{BrokerState, DataProof, Endpoint, Evidence, ExpandReason, Lea
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// The first entry of a cluster, proposed by the node that formed it.
-    FormCluster { cluster_id: String, feature_level: u16, time: Timestamp },
+    FormCluster {
+        cluster_id: String,
+        feature_level: u16,
+        time: Timestamp,
+    },
     RegisterBroker(RegisterBroker),
     /// The broker has recovered its logs, applied its registration and wants in (R173). `lost`: partitions where
     /// recovery found less than it must (D10); the broker leaves their ELR in this entry.
-    UnfenceBroker { broker: BrokerId, epoch: BrokerEpoch, lost: Vec<TopicPartition>, time: Timestamp },
+    UnfenceBroker {
+        broker: BrokerId,
+        epoch: BrokerEpoch,
+        lost: Vec<TopicPartition>,
+        time: Timestamp,
+    },
     /// Takes brokers out of every ISR and leadership: all of them first, then elections (D30). Each is skipped if its
     /// epoch changed. `watermarks`: what its partitions' last leader reported (D12).
-    FenceBrokers { brokers: Vec<FencedBroker>, watermarks: Vec<KnownWatermark>, time: Timestamp },
+    FenceBrokers {
+        brokers: Vec<FencedBroker>,
+        watermarks: Vec<KnownWatermark>,
+        time: Timestamp,
+    },
     /// Controlled shutdown: moves leaders, leaves ISRs, blocks a return under this epoch (R174).
-    ShutDownBroker { broker: BrokerId, epoch: BrokerEpoch, time: Timestamp },
+    ShutDownBroker {
+        broker: BrokerId,
+        epoch: BrokerEpoch,
+        time: Timestamp,
+    },
     /// Forgets a fenced broker (R176).
-    UnregisterBroker { broker: BrokerId, time: Timestamp },
+    UnregisterBroker {
+        broker: BrokerId,
+        time: Timestamp,
+    },
     CreateTopic(CreateTopic),
-    DeleteTopic { id: TopicId, time: Timestamp },
+    DeleteTopic {
+        id: TopicId,
+        time: Timestamp,
+    },
     AlterPartition(AlterPartition),
-    ElectLeaders { kind: ElectionKind, partitions: Vec<TopicPartition>, time: Timestamp },
-    AllocateProducerIds { broker: BrokerId, epoch: BrokerEpoch, count: u32 },
+    ElectLeaders {
+        kind: ElectionKind,
+        partitions: Vec<TopicPartition>,
+        time: Timestamp,
+    },
+    AllocateProducerIds {
+        broker: BrokerId,
+        epoch: BrokerEpoch,
+        count: u32,
+    },
     /// Raises the level of what may be proposed.
-    SetFeatureLevel { level: u16 },
+    SetFeatureLevel {
+        level: u16,
+    },
 }
 
 /// R166, R169. `previous_epoch`: of the registration that `proof` speaks of.
@@ -151,16 +184,27 @@ pub enum ElectionKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     Done,
-    Registered { epoch: BrokerEpoch },
-    BrokerState { state: BrokerState },
-    Fenced { fenced: Vec<BrokerId> },
-    TopicCreated { id: TopicId },
+    Registered {
+        epoch: BrokerEpoch,
+    },
+    BrokerState {
+        state: BrokerState,
+    },
+    Fenced {
+        fenced: Vec<BrokerId>,
+    },
+    TopicCreated {
+        id: TopicId,
+    },
     /// One result per change, in order.
     PartitionsAltered(Vec<Result<AlteredPartition, super::Refusal>>),
     /// One result per partition, in order: the leader elected.
     LeadersElected(Vec<Result<BrokerId, super::Refusal>>),
     /// The block `[first, first + count)`.
-    ProducerIds { first: ProducerId, count: u32 },
+    ProducerIds {
+        first: ProducerId,
+        count: u32,
+    },
 }
 
 /// A partition's state after an accepted ISR change.

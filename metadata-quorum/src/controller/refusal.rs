@@ -38,7 +38,9 @@ pub enum Refusal {
     UnknownTopicId(TopicId),
     #[error("partition {0} is unknown")]
     UnknownPartition(TopicPartition),
-    #[error("this controller is behind: leader epoch {leader_epoch}, partition epoch {partition_epoch} are ahead of it")]
+    #[error(
+        "this controller is behind: leader epoch {leader_epoch}, partition epoch {partition_epoch} are ahead of it"
+    )]
     ControllerBehind { leader_epoch: LeaderEpoch, partition_epoch: PartitionEpoch },
     #[error("leader epoch {given} is behind {current}")]
     FencedLeaderEpoch { given: LeaderEpoch, current: LeaderEpoch },

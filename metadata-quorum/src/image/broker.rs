@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use highwater_wire::{BrokerEpoch, BrokerId, DirectoryId, IncarnationId, Timestamp};
 use serde::{Deserialize, Serialize};
 
+/// The feature under which a broker says which feature level of the metadata it speaks (D14); missing means 1.
+pub const METADATA_FEATURE: &str = "metadata.version";
+
 /// The last registration of a broker, and its state since.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerRegistration {
@@ -41,6 +44,11 @@ impl BrokerRegistration {
     /// May lead and be in an ISR: registered, unfenced, not shutting down.
     pub fn is_active(&self) -> bool {
         self.state == BrokerState::Active
+    }
+
+    /// The highest feature level of the metadata that this process speaks.
+    pub fn metadata_level(&self) -> u16 {
+        self.features.get(METADATA_FEATURE).copied().unwrap_or(1)
     }
 
     /// Where other brokers reach it.

@@ -6,6 +6,13 @@ use serde::{Deserialize, Serialize};
 /// Changes kept per partition (D16).
 pub const CHANGES_PER_PARTITION: usize = 64;
 
+/// What all histories together may weigh (D16): about the bytes they take in memory. Where many partitions exist the
+/// limit is [`HISTORY_WEIGHT_PER_PARTITION`] for each, so that the newest change of every partition always stays.
+pub const HISTORY_WEIGHT_MAX: u64 = 8 << 20;
+
+/// See [`HISTORY_WEIGHT_MAX`].
+pub(crate) const HISTORY_WEIGHT_PER_PARTITION: u64 = 512;
+
 /// One change of a partition's ISR or leader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionChange {
@@ -21,6 +28,22 @@ pub struct PartitionChange {
     /// The broker whose proposal this was; `None`: the controller itself.
     pub requested_by: Option<BrokerId>,
     pub kind: ChangeKind,
+}
+
+impl PartitionChange {
+    /// About the bytes this takes in memory: the same number on every node, whatever its allocator.
+    pub fn weight(&self) -> u64 {
+        const CHANGE: usize = 160;
+        const EVIDENCE: usize = 112;
+        let lists = match &self.kind {
+            ChangeKind::Shrink { before, after, evidence, .. } | ChangeKind::Expand { before, after, evidence, .. } => {
+                let notes = evidence.iter().map(|e| EVIDENCE + e.note.as_ref().map_or(0, String::len));
+                4 * (before.len() + after.len()) + notes.sum::<usize>()
+            }
+            ChangeKind::Leader { .. } => 0,
+        };
+        (CHANGE + lists) as u64
+    }
 }
 
 /// What changed. One entry may make several changes of a partition (a fence shrinks and elects).

@@ -31,7 +31,7 @@ pub struct PartitionState {
     pub isr: Vec<BrokerId>,
     /// Eligible leader replicas: left the ISR below min ISR, still complete (KIP-966).
     pub elr: Vec<BrokerId>,
-    /// The last leader, kept when ISR and ELR are both empty (R198, D30).
+    /// The last leader, kept from the moment the partition has none until the next election (R198, D30).
     pub last_known_elr: Vec<BrokerId>,
     /// `None`: nobody may lead now.
     pub leader: Option<BrokerId>,
@@ -57,7 +57,7 @@ impl PartitionState {
         min_isr.min(self.replicas.len()).max(1)
     }
 
-    /// Panics where S2 or the shape of S3 is broken, with the state in the message.
+    /// Panics where S2 or the shape of S3 and S4 is broken, with the state in the message.
     pub fn check_invariants(&self) {
         let distinct = |list: &[BrokerId]| list.iter().enumerate().all(|(i, b)| !list[..i].contains(b));
         assert!(distinct(&self.replicas), "a replica twice: {self:?}");
@@ -66,6 +66,14 @@ impl PartitionState {
         assert!(self.elr.iter().all(|b| self.replicas.contains(b)), "ELR outside replicas: {self:?}");
         assert!(!self.isr.iter().any(|b| self.elr.contains(b)), "ISR meets ELR: {self:?}");
         assert!(self.leader.is_none_or(|l| self.isr.contains(&l)), "leader outside ISR: {self:?}");
+        assert!(self.leader.is_none() == self.isr.is_empty(), "an ISR without a leader: {self:?}");
+        assert!(self.last_known_elr.len() <= 1, "more than one last known leader: {self:?}");
+        assert!(self.leader.is_none() || self.last_known_elr.is_empty(), "last known leader beside a leader: {self:?}");
+        let (adding, removing) = (&self.adding, &self.removing);
+        assert!(distinct(adding) && distinct(removing), "a replica added or removed twice: {self:?}");
+        assert!(adding.iter().chain(removing).all(|b| self.replicas.contains(b)), "moving outside replicas: {self:?}");
+        assert!(!adding.iter().any(|b| removing.contains(b)), "added and removed at once: {self:?}");
+        assert!(self.leader_epoch.0 >= 0 && self.partition_epoch.0 >= self.leader_epoch.0, "epochs: {self:?}");
         assert!(self.directories.len() == self.replicas.len(), "directories and replicas differ: {self:?}");
     }
 }
