@@ -3,10 +3,18 @@
 //! Pure: `image`, `controller`, `planner`. Only `raft` and what lies under it names openraft or sled.
 
 pub mod client;
+pub mod config;
 pub mod controller;
+pub mod error;
 pub mod image;
 pub mod planner;
+mod raft;
+pub mod status;
 
-pub use client::{Heartbeat, HeartbeatAnswer, QuorumClient, QuorumError, TopicSpec};
+pub use client::{CreatedTopic, Heartbeat, HeartbeatAnswer, QuorumClient, TopicSpec};
+pub use config::{ControllerListener, QuorumConfig, QuorumLimits, TopicDefaults};
 pub use controller::{Answer, Command, Decision, Refusal, decide};
+pub use error::{QuorumError, StartError};
 pub use image::{Change, ImageVersion, MetadataImage};
+pub use raft::Quorum;
+pub use status::{PeerStatus, ProbeAnswer, QuorumMember, QuorumRole, QuorumStatus};
