@@ -101,6 +101,18 @@ random_id! {
     /// One creation of a topic. A name that is created again gets another id (R180).
     TopicId
 }
+impl From<kafka_wire_core::Uuid> for TopicId {
+    fn from(id: kafka_wire_core::Uuid) -> Self {
+        Self::from_bytes(id.to_bytes())
+    }
+}
+
+impl From<TopicId> for kafka_wire_core::Uuid {
+    fn from(id: TopicId) -> Self {
+        Self::from_bytes(id.to_bytes())
+    }
+}
+
 random_id! {
     /// One process of a broker, fresh at every start (R166).
     IncarnationId
