@@ -6,9 +6,10 @@
 pub mod config;
 pub mod disk;
 pub mod error;
-pub mod replication;
 pub mod log;
 pub mod log_view;
+pub mod replica;
+pub mod replication;
 pub mod view;
 
 pub use config::{

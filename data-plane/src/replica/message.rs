@@ -4,25 +4,27 @@
 //! [`ReplicaReply`] at once and puts everything else that follows from it into the [`Outbox`]. The caller leaves the
 //! lock first and delivers the outbox afterwards, in order.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use highwater_quorum::controller::{AlteredPartition, IsrProposal};
-use highwater_quorum::image::{ImageVersion, PartitionState, TopicConfig};
 use highwater_wire::batch::RecordBatch;
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offset, Timestamp};
 
 use crate::disk::Disk;
 use crate::log::{ReadPlan, SyncDone, SyncJob};
-use crate::replica::note::Note;
 use crate::replica::status::ReplicaStatus;
-pub use crate::replication::Became;
 pub use crate::replication::acks::Ticket;
 pub use crate::replication::follower::{FetchPoint, FollowerNext};
+pub use crate::replication::note::Note;
 pub use crate::replication::park::{WaiterId, Watch};
 pub use crate::replication::peers::{Peer, Peers};
 pub use crate::replication::progress::LastArrival;
 pub use crate::replication::refusal::Refusal;
+/// What an image says of one partition hosted here.
+pub use crate::replication::{Became, Terms as Assignment};
 
 /// The time of a call, read once by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +36,7 @@ pub struct Now {
 }
 
 /// Asked of one replica.
-#[derive(Debug)]
-pub enum ReplicaRequest {
+pub enum ReplicaRequest<D: Disk> {
     /// Append a batch as leader → [`ReplicaReply::Produced`], or `Waiting` and later [`Output::Reply`].
     Produce(Produce),
     /// Read → [`ReplicaReply::Fetched`].
@@ -44,7 +45,8 @@ pub enum ReplicaRequest {
     Unwatch(WaiterId),
     /// A leader answered this follower → [`ReplicaReply::Next`].
     FetchedFromLeader(FetchedFromLeader),
-    /// After [`FollowerNext::AskLeaderOffsets`]: what the leader's log holds (R162) → [`ReplicaReply::Next`].
+    /// After [`FollowerNext::AskLeaderOffsets`]: what the leader's log holds, or that it would not say (R162)
+    /// → [`ReplicaReply::Next`].
     LeaderOffsets(LeaderOffsets),
     /// Where this follower would fetch now → [`ReplicaReply::Next`].
     FetchPoint,
@@ -61,10 +63,13 @@ pub enum ReplicaRequest {
     IsrAnswered(Box<IsrAnswered>),
     /// Time has passed: due at or after [`Outbox::tick_at`] → `Done`.
     Tick,
-    /// A [`SyncJob`] handed out as [`Output::Sync`] is finished → `Done`.
-    Synced(SyncDone),
-    /// A [`SyncJob`] failed: the replica steps aside (R209, R283) → `Done`.
-    SyncFailed(String),
+    /// A [`SyncJob`] handed out as [`Output::Sync`] has run, well or not → `Done`.
+    Synced(SyncDone<D>),
+    /// A log start handed out as [`Output::SaveStart`] is in its checkpoint file (D33) → `Done`.
+    StartSaved(Offset),
+    /// Something failed on the disk outside this replica's own calls: a read plan, a checkpoint. The replica steps aside
+    /// (R209) → `Done`.
+    StorageFailed(String),
     /// Delete what retention allows (R272) → `Done`. Due every `log.retention.check.interval.ms`.
     Retain,
     /// What the checkpoint files of the log directory hold of it (R14, R15) → [`ReplicaReply::Checkpoint`].
@@ -137,7 +142,8 @@ pub struct Fetch {
     pub watch: Option<Watch>,
     /// When the request arrived.
     pub arrived: Millis,
-    /// `false` when the same request asks again after a wait: the follower's state is not touched twice (R80).
+    /// `false` when a request that was parked asks again, or for the first time, because it was woken: the follower's
+    /// state is touched once per request at most (R80), and its silence has been counted already (D20).
     pub first_ask: bool,
 }
 
@@ -165,10 +171,8 @@ pub enum LeaderAnswer {
 pub struct LeaderOffsets {
     /// The fetch point whose fetch was refused as out of range.
     pub requested: FetchPoint,
-    /// The leader's log end.
-    pub end: Offset,
-    /// The leader's log start.
-    pub start: Offset,
+    /// The leader's log start and log end, or its error.
+    pub answer: Result<(Offset, Offset), ErrorCode>,
 }
 
 /// One partition of a ListOffsets request (R92–R94).
@@ -231,20 +235,6 @@ pub struct DeleteRecords {
     pub ticket: Ticket,
 }
 
-/// What an image says of one partition hosted here.
-#[derive(Debug, Clone)]
-pub struct Assignment {
-    /// Images older than the last one applied are ignored.
-    pub version: ImageVersion,
-    pub state: Arc<PartitionState>,
-    /// The topic's configuration: min ISR, flush, retention, segments.
-    pub config: Arc<TopicConfig>,
-    /// All registrations of the same image.
-    pub peers: Arc<Peers>,
-    /// The epoch under which *this process* registered. An image in which this broker has another one is not acted on.
-    pub own_epoch: BrokerEpoch,
-}
-
 /// What the quorum said to a proposal.
 #[derive(Debug, Clone)]
 pub struct IsrAnswered {
@@ -256,7 +246,6 @@ pub struct IsrAnswered {
 }
 
 /// The immediate answer.
-#[derive(Debug)]
 pub enum ReplicaReply<D: Disk> {
     /// Nothing to say.
     Done,
@@ -270,7 +259,9 @@ pub enum ReplicaReply<D: Disk> {
     ListedOffset(ListedOffset),
     /// `None`: this log knows nothing of the epoch, which is no error (R95).
     EpochEnd(Option<(LeaderEpoch, Offset)>),
-    DeletedRecords { low_watermark: Offset },
+    DeletedRecords {
+        low_watermark: Offset,
+    },
     Became(Became),
     Checkpoint(Checkpoint),
     Status(Box<ReplicaStatus>),
@@ -288,7 +279,6 @@ pub struct Produced {
 }
 
 /// A range that may be read, with the state of the log as of one moment (R75).
-#[derive(Debug)]
 pub struct FetchGrant<D: Disk> {
     pub high_watermark: Offset,
     pub last_stable_offset: Offset,
@@ -317,10 +307,11 @@ pub struct Checkpoint {
     pub high_watermark: Offset,
     pub recovery_point: Offset,
     pub log_start: Offset,
+    /// It leads, and its ISR is smaller than the replica set: heartbeats carry its watermark (D12).
+    pub leads_with_gaps: bool,
 }
 
 /// What follows from a call, for the caller to deliver after it has left the lock.
-#[derive(Debug)]
 pub enum Output<D: Disk> {
     /// A request that waited has its answer.
     Reply(Ticket, ReplicaReply<D>),
@@ -334,12 +325,15 @@ pub enum Output<D: Disk> {
     Fetchable(FollowerNext),
     /// For the log line; each fact once.
     Note(Note),
+    /// Write this log start into the checkpoint file, off the lock, then [`ReplicaRequest::StartSaved`] (D33).
+    SaveStart(Offset),
+    /// Files that are no longer part of the log: erase them after `file.delete.delay.ms` with `LogDir::erase`.
+    Erase(Vec<PathBuf>),
     /// The disk failed: the directory is no longer to be written (R209).
     StorageFailed { error: Arc<str> },
 }
 
 /// Collects the outputs of a call. Reused from call to call, so that a call in steady state allocates nothing.
-#[derive(Debug)]
 pub struct Outbox<D: Disk> {
     /// In the order to deliver.
     pub outputs: Vec<Output<D>>,
@@ -366,5 +360,54 @@ impl<D: Disk> Outbox<D> {
 
     pub(crate) fn push(&mut self, output: Output<D>) {
         self.outputs.push(output);
+    }
+}
+
+impl<D: Disk> fmt::Debug for ReplicaReply<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => f.write_str("Done"),
+            Self::Waiting => f.write_str("Waiting"),
+            Self::Produced(produced) => produced.fmt(f),
+            Self::Fetched(grant) => grant.fmt(f),
+            Self::Diverging(diverging) => diverging.fmt(f),
+            Self::Next(next) => next.fmt(f),
+            Self::ListedOffset(listed) => listed.fmt(f),
+            Self::EpochEnd(end) => f.debug_tuple("EpochEnd").field(end).finish(),
+            Self::DeletedRecords { low_watermark } => f.debug_tuple("DeletedRecords").field(low_watermark).finish(),
+            Self::Became(became) => became.fmt(f),
+            Self::Checkpoint(checkpoint) => checkpoint.fmt(f),
+            Self::Status(status) => status.fmt(f),
+            Self::Refused(refusal) => f.debug_tuple("Refused").field(refusal).finish(),
+        }
+    }
+}
+
+impl<D: Disk> fmt::Debug for FetchGrant<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FetchGrant")
+            .field("high_watermark", &self.high_watermark)
+            .field("log_start", &self.log_start)
+            .field("log_end", &self.log_end)
+            .field("available", &self.available)
+            .field("granted", &self.plan.as_ref().map_or(0, ReadPlan::bytes_max))
+            .field("watched", &self.watched)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Disk> fmt::Debug for Output<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reply(ticket, reply) => f.debug_tuple("Reply").field(ticket).field(reply).finish(),
+            Self::Wake { waiter, urgent } => f.debug_tuple("Wake").field(waiter).field(urgent).finish(),
+            Self::ProposeIsr(proposal) => proposal.fmt(f),
+            Self::Sync(_) => f.write_str("Sync"),
+            Self::Fetchable(next) => f.debug_tuple("Fetchable").field(next).finish(),
+            Self::Note(note) => note.fmt(f),
+            Self::SaveStart(start) => f.debug_tuple("SaveStart").field(start).finish(),
+            Self::Erase(paths) => f.debug_tuple("Erase").field(paths).finish(),
+            Self::StorageFailed { error } => f.debug_tuple("StorageFailed").field(error).finish(),
+        }
     }
 }

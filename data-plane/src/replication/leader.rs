@@ -1,0 +1,654 @@
+//! The leader: who is in sync, how far the log is committed, what a fetch of a follower proves.
+//!
+//! Everything here happens in one critical section with the append or the read it belongs to (R43, R101): the caller
+//! hands in the log's view of this moment and carries the effects out before anybody else sees the replica.
+
+use std::sync::Arc;
+
+use highwater_quorum::controller::{AlteredPartition, IsrProposal, IsrReason};
+use highwater_quorum::image::{Evidence, ExpandReason, LeaderRecovery, PartitionState, ShrinkReason};
+use highwater_wire::{
+    BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offset, PartitionEpoch, Timestamp, TopicPartition,
+};
+
+use super::acks::{Ack, AckQueue, Ticket};
+use super::isr::{IsrOutcome, IsrState};
+use super::note::Note;
+use super::park::WaiterId;
+use super::peers::Peers;
+use super::progress::{FollowerFetched, FollowerProgress, Session};
+use super::refusal::Refusal;
+use super::{Cx, Effect, Terms};
+use crate::log_view::LogView;
+
+/// One leadership: from one leader epoch to the next.
+#[derive(Debug)]
+pub struct Leader {
+    partition: TopicPartition,
+    me: BrokerId,
+    lag_max: Millis,
+    epoch: LeaderEpoch,
+    /// First offset this leadership may write (LESO).
+    epoch_start: Offset,
+    partition_epoch: PartitionEpoch,
+    recovery: LeaderRecovery,
+    high_watermark: Offset,
+    isr: IsrState,
+    /// Effective (R9).
+    min_isr: usize,
+    /// The leader's own share counts what is synced, not what is written (D23).
+    durable: bool,
+    own_epoch: BrokerEpoch,
+    peers: Arc<Peers>,
+    /// The other replicas, in the order of the assignment.
+    followers: Vec<Follower>,
+    acks: AckQueue,
+    last_shrink_check: Millis,
+    /// When a refused expansion may be tried again, if no fetch or image comes first.
+    expand_again_at: Option<Millis>,
+}
+
+/// How long a refused expansion rests (R133): a round of a silent follower's session.
+const EXPAND_REFUSED_REST: Millis = Millis(500);
+
+/// Another replica of this partition.
+#[derive(Debug)]
+struct Follower {
+    id: BrokerId,
+    progress: FollowerProgress,
+    /// Its broker was seen fenced, shutting down or gone while it was outside the ISR: its way back is a return.
+    was_away: bool,
+}
+
+/// A follower's fetch, as it came.
+#[derive(Debug, Clone)]
+pub struct FollowerFetch {
+    pub replica: BrokerId,
+    pub broker_epoch: Option<BrokerEpoch>,
+    pub leader_epoch: Option<LeaderEpoch>,
+    pub offset: Offset,
+    pub last_fetched_epoch: Option<LeaderEpoch>,
+    pub log_start: Option<Offset>,
+    pub at: Millis,
+    pub session: Option<Session>,
+}
+
+/// What checks say of a fetch (R99).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FetchVerdict {
+    /// The logs agree below the offset asked for.
+    Agrees,
+    /// They part ways: the largest epoch of ours at or below the caller's, and where it ends here.
+    Diverges { epoch: LeaderEpoch, end: Offset },
+}
+
+/// Whether a caller's log, which ends at `offset` with a record of `last_fetched_epoch`, is a part of this one
+/// (R74, R99; KIP-595). Of consumers too (R239).
+pub fn compare_logs(
+    offset: Offset,
+    last_fetched_epoch: Option<LeaderEpoch>,
+    view: &LogView<'_>,
+) -> Result<FetchVerdict, Refusal> {
+    let out_of_range = Refusal::OffsetOutOfRange { offset, start: view.start, end: view.end };
+    if offset < view.start {
+        return Err(out_of_range);
+    }
+    if let Some(last) = last_fetched_epoch {
+        let Some((epoch, end)) = view.epochs.end_of(last, view.end) else { return Err(out_of_range) };
+        if epoch < last || end < offset {
+            return Ok(FetchVerdict::Diverges { epoch, end });
+        }
+    }
+    if offset > view.end {
+        return Err(out_of_range);
+    }
+    Ok(FetchVerdict::Agrees)
+}
+
+/// How one replica stands, for people.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing<'a> {
+    pub broker: BrokerId,
+    pub progress: &'a FollowerProgress,
+    pub in_isr: bool,
+    pub caught_up: bool,
+    pub active: bool,
+    pub joining: bool,
+}
+
+impl Leader {
+    /// Takes the leadership that `terms` give, with the watermark known so far (R141). The log already has the epoch's
+    /// entry: its end is the start of this leadership (R140). Nothing is known of the followers (R106): an offset of an
+    /// earlier epoch, even of our own, may have been truncated since.
+    pub fn new(
+        partition: TopicPartition,
+        me: BrokerId,
+        lag_max: Millis,
+        terms: &Terms,
+        high_watermark: Offset,
+        view: &LogView<'_>,
+        now: Millis,
+    ) -> Self {
+        let state = &terms.state;
+        let followers = state.replicas.iter().filter(|&&id| id != me);
+        let new_follower = |&id: &BrokerId| Follower::new(id, state, &terms.peers, now);
+        Self {
+            partition,
+            me,
+            lag_max,
+            epoch: state.leader_epoch,
+            epoch_start: view.end,
+            partition_epoch: state.partition_epoch,
+            // What an unclean election leaves to do locally is nothing; the next change of the ISR says so (R191).
+            recovery: LeaderRecovery::Recovered,
+            high_watermark: high_watermark.clamp(view.start, view.end),
+            isr: IsrState::stable(state.isr.iter().copied()),
+            min_isr: state.effective_min_isr(terms.config.min_isr),
+            durable: terms.durable(),
+            own_epoch: terms.own_epoch,
+            peers: Arc::clone(&terms.peers),
+            followers: followers.map(new_follower).collect(),
+            acks: AckQueue::default(),
+            last_shrink_check: now,
+            expand_again_at: None,
+        }
+    }
+
+    /// The epoch of this leadership.
+    pub fn epoch(&self) -> LeaderEpoch {
+        self.epoch
+    }
+
+    /// Its first offset.
+    pub fn epoch_start(&self) -> Offset {
+        self.epoch_start
+    }
+
+    /// The offset below which everything is committed.
+    pub fn high_watermark(&self) -> Offset {
+        self.high_watermark
+    }
+
+    /// Committed and proposed.
+    pub fn isr(&self) -> &IsrState {
+        &self.isr
+    }
+
+    /// Effective min ISR (R9).
+    pub fn min_isr(&self) -> usize {
+        self.min_isr
+    }
+
+    /// Grows with every change of ISR, as far as known here.
+    pub fn partition_epoch(&self) -> PartitionEpoch {
+        self.partition_epoch
+    }
+
+    /// R10
+    pub fn is_under_min_isr(&self) -> bool {
+        self.isr.committed().len() < self.min_isr
+    }
+
+    /// Whether the own share of the watermark is what is synced (D23).
+    pub fn is_durable(&self) -> bool {
+        self.durable
+    }
+
+    /// Producers that wait for the watermark.
+    pub fn waiting_produces(&self) -> usize {
+        self.acks.len()
+    }
+
+    /// Whether a batch with acks = −1 may be appended (R42 step 9). Others always may (R47).
+    pub fn may_append_for_all(&self) -> Result<(), Refusal> {
+        if self.is_under_min_isr() {
+            return Err(Refusal::TooFewInSync { in_sync: self.isr.committed().len(), min_isr: self.min_isr });
+        }
+        Ok(())
+    }
+
+    /// Whether "latest" and searches by time may be answered (R94): the watermark covers what the predecessor may have
+    /// shown.
+    pub fn may_tell_the_end(&self) -> Result<(), Refusal> {
+        if self.high_watermark < self.epoch_start {
+            let (high_watermark, epoch_start) = (self.high_watermark, self.epoch_start);
+            return Err(Refusal::OffsetNotAvailable { high_watermark, epoch_start });
+        }
+        Ok(())
+    }
+
+    /// Before an append: followers that wait at the end have held all of it until now (D20).
+    pub fn before_append(&mut self, view: &LogView<'_>) {
+        self.settle(view.end);
+    }
+
+    /// Records were appended.
+    pub fn on_appended(&mut self, cx: &mut Cx<'_>) {
+        let effects = &mut *cx.effects;
+        cx.park.on_appended(|wake| effects.push(Effect::Wake(wake)));
+        self.advance(cx);
+    }
+
+    /// More of the log is synced (D23).
+    pub fn on_flushed(&mut self, cx: &mut Cx<'_>) {
+        if self.durable {
+            self.settle(cx.view.end);
+            self.advance(cx);
+        }
+    }
+
+    /// A producer waits until the watermark reaches `end`; it may be there already (R48, R58).
+    pub fn await_commit(
+        &mut self,
+        ticket: Ticket,
+        base: Offset,
+        end: Offset,
+        log_append_time: Timestamp,
+        deadline: Millis,
+    ) -> AckState {
+        if self.high_watermark >= end {
+            return match self.commit_verdict() {
+                Ok(()) => AckState::Committed,
+                Err(refusal) => AckState::Refused(refusal),
+            };
+        }
+        self.acks.push(Ack { ticket, end, leader_epoch: self.epoch, deadline, base, log_append_time });
+        AckState::Waiting
+    }
+
+    /// R49
+    fn commit_verdict(&self) -> Result<(), Refusal> {
+        let in_sync = self.isr.maximal_len();
+        if in_sync < self.min_isr {
+            return Err(Refusal::TooFewInSyncAfterAppend { in_sync, min_isr: self.min_isr });
+        }
+        Ok(())
+    }
+
+    /// Checks a follower's fetch against this leadership and the log; changes nothing (R72, R73, R99, R103, D22).
+    pub fn check_fetch(&self, fetch: &FollowerFetch, view: &LogView<'_>) -> Result<FetchVerdict, Refusal> {
+        match fetch.leader_epoch {
+            Some(given) if given < self.epoch => {
+                return Err(Refusal::FencedEpoch { given, current: self.epoch, leader: Some(self.me) });
+            }
+            Some(given) if given > self.epoch => return Err(Refusal::UnknownEpoch { given, current: self.epoch }),
+            _ => {}
+        }
+        let with_epoch = fetch.leader_epoch.is_some();
+        if !with_epoch || !self.followers.iter().any(|follower| follower.id == fetch.replica) {
+            let (leader, leader_epoch) = (Some(self.me), self.epoch);
+            return Err(Refusal::NotAReplica { replica: fetch.replica, leader, leader_epoch, with_epoch });
+        }
+        match (fetch.broker_epoch, self.peers.get(fetch.replica).map(|peer| peer.epoch)) {
+            (Some(given), Some(current)) if given == current => {}
+            (Some(given), Some(current)) if given < current => {
+                let (replica, leader_epoch) = (fetch.replica, self.epoch);
+                return Err(Refusal::StaleReplica { replica, given, current, leader_epoch });
+            }
+            (given, _) => return Err(Refusal::UnknownReplica { replica: fetch.replica, given }),
+        }
+        compare_logs(fetch.offset, fetch.last_fetched_epoch, view)
+    }
+
+    /// A fetch that [`Self::check_fetch`] found to agree, with the same view: its offset is the acknowledgement
+    /// (R102, R105).
+    pub fn on_follower_fetch(&mut self, fetch: &FollowerFetch, cx: &mut Cx<'_>) {
+        debug_assert_eq!(self.check_fetch(fetch, &cx.view), Ok(FetchVerdict::Agrees), "an unchecked fetch");
+        let Some(index) = self.followers.iter().position(|follower| follower.id == fetch.replica) else { return };
+        let Some(broker_epoch) = fetch.broker_epoch else { return };
+        let progress = &mut self.followers[index].progress;
+        let before = progress.end();
+        progress.on_fetch(
+            FollowerFetched {
+                offset: fetch.offset,
+                log_start: fetch.log_start,
+                broker_epoch,
+                at: fetch.at,
+                session: fetch.session.clone(),
+            },
+            cx.view.end,
+        );
+        self.maybe_expand(index, cx);
+        if before != Some(fetch.offset) {
+            self.settle(cx.view.end);
+            self.advance(cx);
+        }
+    }
+
+    /// R115–R118
+    fn maybe_expand(&mut self, index: usize, cx: &mut Cx<'_>) {
+        let follower = &self.followers[index];
+        if self.isr.pending().is_some() || self.isr.committed().contains(&follower.id) {
+            return;
+        }
+        let Some(end) = follower.progress.end() else { return };
+        let in_sync = end >= self.high_watermark && end >= self.epoch_start;
+        if !in_sync || !self.is_eligible(follower) {
+            return;
+        }
+        // Under min ISR the watermark stands still, and reaching it proves little (R118).
+        if self.is_under_min_isr() && !follower.progress.is_caught_up(cx.view.end, cx.now, self.lag_max) {
+            return;
+        }
+        let reason = if follower.was_away { ExpandReason::BrokerReturned } else { ExpandReason::CaughtUp };
+        let evidence = vec![self.evidence(follower, &cx.view, cx.now)];
+        let id = follower.id;
+        let mut isr = self.isr.committed().to_vec();
+        isr.push(id);
+        self.propose(isr, IsrReason::Expand(reason), evidence, cx);
+    }
+
+    /// Followers that are silent at the end do not fetch again before something is appended, so every event that may let
+    /// one in looks at all of them: an image, the end of a change in flight (R115 with D20).
+    fn maybe_expand_any(&mut self, cx: &mut Cx<'_>) {
+        self.expand_again_at = None;
+        (0..self.followers.len()).for_each(|index| self.maybe_expand(index, cx));
+    }
+
+    /// R116: active, and the process that fetched is the one registered.
+    fn is_eligible(&self, follower: &Follower) -> bool {
+        let fetched_as = follower.progress.broker_epoch();
+        self.peers.get(follower.id).is_some_and(|peer| peer.active && Some(peer.epoch) == fetched_as)
+    }
+
+    fn propose(&mut self, isr: Vec<BrokerId>, why: IsrReason, evidence: Vec<Evidence>, cx: &mut Cx<'_>) {
+        let members: Option<Vec<_>> = isr.iter().map(|&id| Some((id, self.known_epoch(id)?))).collect();
+        // A member whose registration is not in our metadata cannot be vouched for; metadata will say why.
+        let Some(members) = members else { return };
+        let proposal = IsrProposal {
+            partition: self.partition,
+            leader_epoch: self.epoch,
+            partition_epoch: self.partition_epoch,
+            isr: members,
+            recovery: self.recovery,
+            why,
+            evidence,
+        };
+        cx.effects.push(Effect::Note(Note::IsrProposed {
+            from: self.isr.committed().to_vec(),
+            to: isr,
+            leader_epoch: self.epoch,
+            partition_epoch: self.partition_epoch,
+        }));
+        cx.effects.push(Effect::Propose(Box::new(proposal.clone())));
+        self.isr.propose(proposal, cx.now);
+    }
+
+    /// The epoch a member's own fetches carried; for one that has not fetched in this leadership, that of the image
+    /// which also says that it is in the ISR (KIP-903).
+    fn known_epoch(&self, id: BrokerId) -> Option<BrokerEpoch> {
+        if id == self.me {
+            return Some(self.own_epoch);
+        }
+        let fetched_as = self.followers.iter().find(|follower| follower.id == id)?.progress.broker_epoch();
+        fetched_as.or_else(|| self.peers.get(id).map(|peer| peer.epoch))
+    }
+
+    fn evidence(&self, follower: &Follower, view: &LogView<'_>, now: Millis) -> Evidence {
+        let age = |at: Option<Millis>| at.map(|at| (now - at).0);
+        let at_end = follower.progress.end() == Some(view.end);
+        Evidence {
+            broker: follower.id,
+            follower_end: follower.progress.end(),
+            leader_end: Some(view.end),
+            lag_ms: if at_end { Some(0) } else { age(follower.progress.caught_up_at()) },
+            last_fetch_age_ms: age(follower.progress.last_fetch()),
+            last_caught_up_age_ms: age(follower.progress.caught_up_at()),
+            note: None,
+        }
+    }
+
+    /// Deadlines, resending, and every half lag limit the look at who fell behind (R112, R122).
+    pub fn on_tick(&mut self, cx: &mut Cx<'_>) {
+        let effects = &mut *cx.effects;
+        self.acks.expire(cx.now, |ack| {
+            effects.push(Effect::Refused { ticket: ack.ticket, refusal: Refusal::TimedOut });
+        });
+        if let Some(proposal) = self.isr.take_resend(cx.now) {
+            cx.effects.push(Effect::Propose(proposal));
+        }
+        if cx.now >= self.shrink_check_at() {
+            self.last_shrink_check = cx.now;
+            self.settle(cx.view.end);
+            self.maybe_shrink(cx);
+            self.advance(cx);
+        }
+        if self.expand_again_at.is_some_and(|at| at <= cx.now) {
+            self.maybe_expand_any(cx);
+        }
+    }
+
+    fn shrink_check_at(&self) -> Millis {
+        self.last_shrink_check + Millis(self.lag_max.0 / 2)
+    }
+
+    /// When [`Self::on_tick`] is due: `None` while nobody waits and every replica that counts is at the end, which it
+    /// cannot leave without an append (D36).
+    pub fn tick_at(&self, view: &LogView<'_>, now: Millis) -> Option<Millis> {
+        let counts = |follower: &Follower| {
+            let lapses = |at: Millis| now - at <= self.lag_max;
+            self.isr.maximal_contains(follower.id) || follower.progress.caught_up_at().is_some_and(lapses)
+        };
+        let behind = |follower: &Follower| follower.progress.end() != Some(view.end) && counts(follower);
+        let shrink_check = self.followers.iter().any(behind).then(|| self.shrink_check_at());
+        [shrink_check, self.acks.next_deadline(), self.isr.resend_at(), self.expand_again_at]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// R113, R114
+    fn maybe_shrink(&mut self, cx: &mut Cx<'_>) {
+        if self.isr.pending().is_some() {
+            return;
+        }
+        let falls_out = |follower: &&Follower| {
+            self.isr.committed().contains(&follower.id)
+                && !follower.progress.is_caught_up(cx.view.end, cx.now, self.lag_max)
+        };
+        let out: Vec<&Follower> = self.followers.iter().filter(falls_out).collect();
+        let Some(first) = out.first() else { return };
+        let fetches = first.progress.last_fetch().is_some_and(|at| cx.now - at <= self.lag_max);
+        let reason = if fetches { ShrinkReason::FollowerSlow } else { ShrinkReason::FollowerStoppedFetching };
+        let evidence = out.iter().map(|follower| self.evidence(follower, &cx.view, cx.now)).collect();
+        let stays = |id: &BrokerId| !out.iter().any(|follower| follower.id == *id);
+        let isr = self.isr.committed().iter().copied().filter(stays).collect();
+        self.propose(isr, IsrReason::Shrink(reason), evidence, cx);
+    }
+
+    /// The controller's answer to a proposal, or that there was none (R133, R134).
+    pub fn on_isr(
+        &mut self,
+        proposal: &IsrProposal,
+        result: &Result<AlteredPartition, ErrorCode>,
+        cx: &mut Cx<'_>,
+    ) -> IsrOutcome {
+        let before = self.isr.committed().to_vec();
+        let outcome = self.isr.on_answer(proposal, result, self.epoch, self.partition_epoch, cx.now);
+        let refused = |code, dropped| {
+            let to = proposal.isr.iter().map(|&(id, _)| id).collect();
+            Effect::Note(Note::IsrRefused { to, code, dropped })
+        };
+        match outcome {
+            IsrOutcome::Ignored | IsrOutcome::Resent(_) => {}
+            IsrOutcome::Dropped(code) => {
+                cx.effects.push(refused(code, true));
+                self.expand_again_at = Some(cx.now + EXPAND_REFUSED_REST);
+            }
+            IsrOutcome::AwaitsMetadata(code) => cx.effects.push(refused(code, false)),
+            IsrOutcome::Committed => {
+                if let Ok(altered) = result {
+                    self.partition_epoch = altered.partition_epoch;
+                }
+                self.note_isr_change(before, cx);
+            }
+        }
+        // The maximal ISR may be smaller now, and producers wait for no other event (R253).
+        self.settle(cx.view.end);
+        self.advance(cx);
+        if outcome == IsrOutcome::Committed {
+            self.maybe_expand_any(cx);
+        }
+        outcome
+    }
+
+    /// A newer image that leaves the leadership as it is: ISR, assignment, min ISR, who is active (R122, R135, R144).
+    /// `state` counts only if its partition epoch is newer than what answers have said.
+    pub fn on_image(&mut self, terms: &Terms, cx: &mut Cx<'_>) {
+        self.settle(cx.view.end);
+        self.peers = Arc::clone(&terms.peers);
+        self.durable = terms.durable();
+        for follower in &mut self.followers {
+            let fetched_as = follower.progress.broker_epoch();
+            let peer = self.peers.get(follower.id);
+            if fetched_as.is_some() && peer.map(|peer| peer.epoch) != fetched_as {
+                follower.progress.detach(cx.view.end);
+            }
+            follower.was_away |= !peer.is_some_and(|peer| peer.active);
+        }
+        let state = &terms.state;
+        if state.partition_epoch > self.partition_epoch {
+            self.partition_epoch = state.partition_epoch;
+            let before = self.isr.committed().to_vec();
+            self.isr.on_metadata(&state.isr);
+            self.note_isr_change(before, cx);
+            self.assign(state, cx.now);
+        }
+        if state.partition_epoch >= self.partition_epoch {
+            self.min_isr = state.effective_min_isr(terms.config.min_isr);
+        }
+        self.advance(cx);
+        self.maybe_expand_any(cx);
+    }
+
+    /// R107: who is no longer assigned is forgotten; who is new (again) starts from nothing.
+    fn assign(&mut self, state: &PartitionState, now: Millis) {
+        let mut known = std::mem::take(&mut self.followers);
+        for &id in state.replicas.iter().filter(|&&id| id != self.me) {
+            let follower = match known.iter().position(|follower| follower.id == id) {
+                Some(index) => known.swap_remove(index),
+                None => Follower::new(id, state, &self.peers, now),
+            };
+            self.followers.push(follower);
+        }
+    }
+
+    fn note_isr_change(&mut self, before: Vec<BrokerId>, cx: &mut Cx<'_>) {
+        for follower in &mut self.followers {
+            if self.isr.committed().contains(&follower.id) {
+                follower.was_away = false;
+            }
+        }
+        if before != self.isr.committed() {
+            cx.effects.push(Effect::Note(Note::IsrChanged {
+                before,
+                after: self.isr.committed().to_vec(),
+                leader_epoch: self.epoch,
+                partition_epoch: self.partition_epoch,
+            }));
+        }
+    }
+
+    /// Tries to move the watermark (R119–R123) and tells whoever waited for it.
+    pub fn advance(&mut self, cx: &mut Cx<'_>) {
+        let Some(candidate) = self.high_watermark_bound(&cx.view, cx.now) else { return };
+        if candidate <= self.high_watermark {
+            return;
+        }
+        assert!(candidate <= cx.view.end, "watermark {candidate} above the end {} of the log", cx.view.end);
+        self.high_watermark = candidate;
+        let verdict = self.commit_verdict();
+        let effects = &mut *cx.effects;
+        self.acks.release(candidate, self.epoch, |ack| {
+            effects.push(match &verdict {
+                Ok(()) => Effect::Stored { ticket: ack.ticket, base: ack.base, log_append_time: ack.log_append_time },
+                Err(refusal) => Effect::Refused { ticket: ack.ticket, refusal: refusal.clone() },
+            });
+        });
+        cx.park.on_watermark(candidate, |wake| effects.push(Effect::Wake(wake)));
+    }
+
+    /// The offset below which every electable replica is known to hold the log. The watermark never moves back: the
+    /// caller keeps the maximum.
+    ///
+    /// `None` while the committed ISR is smaller than min ISR: the watermark then stands still, so that whoever left the
+    /// ISR holds all that was ever committed and may be elected (R121, KIP-966); and while a member of the maximal ISR
+    /// has not fetched in this epoch. A caught-up, eligible replica outside the ISR is waited for too, or it would never
+    /// catch up with a watermark that runs ahead (R120).
+    pub fn high_watermark_bound(&self, view: &LogView<'_>, now: Millis) -> Option<Offset> {
+        if self.is_under_min_isr() {
+            return None;
+        }
+        let own = if self.durable { view.flushed_end } else { view.end };
+        self.followers.iter().try_fold(own, |bound, follower| {
+            if self.isr.maximal_contains(follower.id) {
+                return follower.progress.end().map(|end| bound.min(end));
+            }
+            let joins_soon = follower.progress.is_caught_up(view.end, now, self.lag_max) && self.is_eligible(follower);
+            Some(follower.progress.end().filter(|_| joins_soon).map_or(bound, |end| bound.min(end)))
+        })
+    }
+
+    fn settle(&mut self, leader_end: Offset) {
+        self.followers.iter_mut().for_each(|follower| follower.progress.settle(leader_end));
+    }
+
+    /// A session forgot this partition or is gone: its silence says nothing from now on.
+    pub fn detach(&mut self, session: WaiterId, leader_end: Offset) {
+        let of_session = |follower: &&mut Follower| follower.progress.is_followed_by(session);
+        self.followers.iter_mut().filter(of_session).for_each(|follower| follower.progress.detach(leader_end));
+    }
+
+    /// The lowest log start of the replicas that are alive, this one's included (R274).
+    pub fn low_watermark(&self, view: &LogView<'_>) -> Option<Offset> {
+        let alive = |follower: &&Follower| self.peers.get(follower.id).is_some_and(|peer| peer.active);
+        let lowest = |low: Offset, follower: &Follower| follower.progress.log_start().map(|start| low.min(start));
+        self.followers.iter().filter(alive).try_fold(view.start, lowest)
+    }
+
+    /// Ends the leadership: every waiting producer is told that it may be found elsewhere (R51), before anything is
+    /// truncated. Gives the watermark to the next role.
+    pub fn step_down(mut self, refusal: &Refusal, effects: &mut Vec<Effect>) -> Offset {
+        self.acks.drain(|ack| effects.push(Effect::Refused { ticket: ack.ticket, refusal: refusal.clone() }));
+        self.high_watermark
+    }
+
+    /// How the other replicas stand, in the order of the assignment.
+    pub fn standings(&mut self, view: &LogView<'_>, now: Millis) -> impl Iterator<Item = Standing<'_>> {
+        self.settle(view.end);
+        let end = view.end;
+        let leader = &*self;
+        leader.followers.iter().map(move |follower| Standing {
+            broker: follower.id,
+            progress: &follower.progress,
+            in_isr: leader.isr.committed().contains(&follower.id),
+            caught_up: follower.progress.is_caught_up(end, now, leader.lag_max),
+            active: leader.peers.get(follower.id).is_some_and(|peer| peer.active),
+            joining: leader.isr.maximal_contains(follower.id),
+        })
+    }
+
+    /// Panics where R2, S6 or S14 is broken.
+    pub fn check_invariants(&self, view: &LogView<'_>) {
+        let hw = self.high_watermark;
+        assert!(view.start <= hw && hw <= view.end, "watermark {hw} outside {}..={}", view.start, view.end);
+        assert!(self.epoch_start <= view.end, "epoch start {} above end {}", self.epoch_start, view.end);
+        assert!(self.isr.committed().contains(&self.me), "the leader is not in its own ISR {:?}", self.isr);
+    }
+}
+
+/// Where a produce with acks = −1 is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AckState {
+    Committed,
+    Waiting,
+    Refused(Refusal),
+}
+
+impl Follower {
+    fn new(id: BrokerId, state: &PartitionState, peers: &Peers, now: Millis) -> Self {
+        let in_isr = state.isr.contains(&id);
+        let was_away = !in_isr && !peers.get(id).is_some_and(|peer| peer.active);
+        Self { id, progress: FollowerProgress::new(in_isr, now), was_away }
+    }
+}
