@@ -6,6 +6,7 @@ pub mod client;
 pub mod config;
 pub mod controller;
 pub mod error;
+pub mod flaws;
 pub mod image;
 pub mod planner;
 mod raft;

@@ -1,0 +1,97 @@
+//! Bugs that can be planted on purpose, each the absence of one safety rule: the simulation must catch every one.
+//!
+//! Without the feature `sim` nothing can be planted and [`planted`] is the constant `false`: the shipped binary carries
+//! none of this. With it, a flaw is planted for one thread, so that seeds run side by side.
+
+/// One safety rule left out. Named by what goes wrong; the number is the scenario of replication.md §18.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Flaw {
+    /// R234: a follower cuts its log at its watermark, not where the leader's history parts from its own.
+    TruncatesToWatermark,
+    /// R235: a leader does not compare the follower's last epoch with its history.
+    IgnoresDivergence,
+    /// R240: a follower may join at the watermark, below the start of the leader's epoch.
+    JoinsAtWatermark,
+    /// R241: the watermark counts the ISR as proposed, before the controller agreed to it.
+    CountsProposedIsr,
+    /// R242: a proposal that is sent again gets the broker epochs of the newest metadata.
+    RestampsProposals,
+    /// R243: a fetch of a former process of the follower counts.
+    BelievesOldProcesses,
+    /// R244: a registration without proof leaves the broker in ISR and ELR.
+    RegistrationKeepsIsr,
+    /// R245: the watermark moves below min ISR.
+    CommitsBelowMinIsr,
+    /// R248: a fetch from where the logs have parted counts as acknowledgement.
+    CountsDivergingFetches,
+    /// R250: a follower takes what comes late, and batches of epochs beyond its own.
+    TakesLateAnswers,
+    /// R252: any answer of the controller ends the proposal under way.
+    AnyAnswerEndsProposal,
+    /// R264: a waiting acknowledgement outlives the leadership it belongs to.
+    AcksAcrossEpochs,
+    /// D30: the last known leader is elected without proof that it lost nothing.
+    LastKnownNeedsNoProof,
+}
+
+impl Flaw {
+    pub const ALL: [Self; 13] = [
+        Self::TruncatesToWatermark,
+        Self::IgnoresDivergence,
+        Self::JoinsAtWatermark,
+        Self::CountsProposedIsr,
+        Self::RestampsProposals,
+        Self::BelievesOldProcesses,
+        Self::RegistrationKeepsIsr,
+        Self::CommitsBelowMinIsr,
+        Self::CountsDivergingFetches,
+        Self::TakesLateAnswers,
+        Self::AnyAnswerEndsProposal,
+        Self::AcksAcrossEpochs,
+        Self::LastKnownNeedsNoProof,
+    ];
+
+    /// The scenario or decision it belongs to.
+    pub const fn rule(self) -> &'static str {
+        match self {
+            Self::TruncatesToWatermark => "R234",
+            Self::IgnoresDivergence => "R235",
+            Self::JoinsAtWatermark => "R240",
+            Self::CountsProposedIsr => "R241",
+            Self::RestampsProposals => "R242",
+            Self::BelievesOldProcesses => "R243",
+            Self::RegistrationKeepsIsr => "R244",
+            Self::CommitsBelowMinIsr => "R245",
+            Self::CountsDivergingFetches => "R248",
+            Self::TakesLateAnswers => "R250",
+            Self::AnyAnswerEndsProposal => "R252",
+            Self::AcksAcrossEpochs => "R264",
+            Self::LastKnownNeedsNoProof => "D30",
+        }
+    }
+}
+
+#[cfg(feature = "sim")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Flaw>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a flaw on this thread, or takes it away.
+#[cfg(feature = "sim")]
+pub fn plant(flaw: Option<Flaw>) {
+    PLANTED.set(flaw);
+}
+
+/// Whether a rule is to be left out here and now.
+#[cfg(feature = "sim")]
+#[inline]
+pub fn planted(flaw: Flaw) -> bool {
+    PLANTED.get() == Some(flaw)
+}
+
+/// Whether a rule is to be left out here and now: never.
+#[cfg(not(feature = "sim"))]
+#[inline]
+pub const fn planted(_flaw: Flaw) -> bool {
+    false
+}
