@@ -9,7 +9,7 @@ use highwater_quorum::controller::IsrProposal;
 use highwater_quorum::image::{ImageVersion, PartitionState, TopicConfig};
 use highwater_wire::{BrokerEpoch, BrokerId, LeaderEpoch, Millis, Offset, PartitionEpoch, Timestamp, TopicPartition};
 
-use self::acks::Ticket;
+use self::acks::{Ack, Ticket};
 use self::follower::{Follower, FollowerNext};
 use self::leader::Leader;
 use self::note::Note;
@@ -79,6 +79,12 @@ pub enum Effect {
     /// Carry this to the quorum as it is.
     Propose(Box<IsrProposal>),
     Note(Note),
+}
+
+impl Effect {
+    fn stored(ack: &Ack) -> Self {
+        Self::Stored { ticket: ack.ticket, base: ack.base, log_append_time: ack.log_append_time }
+    }
 }
 
 /// What a role is handed in with every event: the log as of now, the time, who waits, and where effects go.
@@ -155,6 +161,16 @@ impl Replication {
             draining: false,
             park: Park::default(),
         }
+    }
+
+    /// This broker.
+    pub fn me(&self) -> BrokerId {
+        self.me
+    }
+
+    /// `replica.lag.time.max.ms`
+    pub fn lag_max(&self) -> Millis {
+        self.lag_max
     }
 
     /// The role of now.

@@ -79,9 +79,10 @@ pub enum ReplicaRequest<D: Disk> {
     /// The broker is in controlled shutdown (R146): a replica outside the ISR or without a leader stops fetching; the
     /// others go on → `Done`. Waiting requests are answered when the leadership moves.
     Drain,
-    /// Let go of everything: waiting requests are answered 6, the log is closed cleanly when `clean`
-    /// → `Done`. Every later request is refused as [`Refusal::Stopped`].
-    Stop { clean: bool },
+    /// Let go of everything: waiting requests are answered → `Done`. Every later request is refused as
+    /// [`Refusal::Stopped`]. To close the log in order, call [`Replica::close_cleanly`](crate::replica::Replica::close_cleanly)
+    /// afterwards.
+    Stop,
 }
 
 /// How many replicas must hold a batch before its producer is told.

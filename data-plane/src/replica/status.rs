@@ -4,7 +4,13 @@ use std::sync::Arc;
 
 use highwater_quorum::controller::IsrProposal;
 use highwater_quorum::image::PartitionState;
-use highwater_wire::{BrokerId, LeaderEpoch, Offset, PartitionEpoch, Timestamp};
+use highwater_wire::{BrokerId, LeaderEpoch, Millis, Offset, PartitionEpoch, Timestamp};
+
+use super::message::Now;
+use super::{Health, Replica};
+use crate::disk::Disk;
+use crate::replication::Role;
+use crate::replication::follower::Phase;
 
 /// One replica, as it sees itself at `observed`.
 #[derive(Debug, Clone)]
@@ -170,4 +176,137 @@ pub struct TruncationStatus {
     pub to: Offset,
     pub leader_epoch: LeaderEpoch,
     pub at: Timestamp,
+}
+
+impl<D: Disk> Replica<D> {
+    /// Everything there is to tell, as of now.
+    pub(super) fn status(&mut self, now: Now) -> ReplicaStatus {
+        let wall = |at: Option<Millis>| at.map(|at| Timestamp(now.wall.0 - (now.mono - at).0.cast_signed()));
+        let leading = self.leader_status(now, wall);
+        let view = self.log.view();
+        let terms = self.replication.terms();
+        let leads = leading.is_some();
+        ReplicaStatus {
+            role: match (&self.health, self.replication.role()) {
+                (Health::Offline(_), _) => RoleName::Offline,
+                (Health::Stopped, _) => RoleName::Stopped,
+                (Health::Running, Role::Leader(_)) => RoleName::Leader,
+                (Health::Running, Role::Follower(_)) => RoleName::Follower,
+                (Health::Running, Role::Idle { .. }) => RoleName::Idle,
+            },
+            assignment: terms.map(|terms| Arc::clone(&terms.state)),
+            leader: if leads { terms.and_then(|terms| terms.state.leader) } else { self.replication.leader_id() },
+            leader_epoch: self.replication.leader_epoch(),
+            partition_epoch: self.replication.partition_epoch(),
+            log_start: view.start,
+            high_watermark: self.replication.high_watermark(),
+            last_stable_offset: self.replication.high_watermark(),
+            log_end: view.end,
+            flushed_end: view.flushed_end,
+            log_bytes: self.log.size_bytes(),
+            fetch_state: self.own_fetch_state(),
+            offline: match &self.health {
+                Health::Offline(why) => Some(Arc::clone(why)),
+                Health::Running | Health::Stopped => None,
+            },
+            leading,
+            leader_epochs: view.epochs.entries().iter().map(|entry| (entry.epoch, entry.start)).collect(),
+            last_truncation: self.last_truncation,
+            observed: now.wall,
+        }
+    }
+
+    fn own_fetch_state(&self) -> FetchState {
+        if matches!(self.health, Health::Offline(_)) {
+            return FetchState::Failed;
+        }
+        let view = self.log.view();
+        match self.replication.role() {
+            Role::Leader(_) => FetchState::Leader,
+            Role::Idle { .. } => FetchState::Idle,
+            Role::Follower(_) if !self.replication.may_fetch() => FetchState::Idle,
+            Role::Follower(_) if !self.log.is_settled() => FetchState::Truncating,
+            Role::Follower(_) if self.fetcher_awaits_sync && view.flushed_end < view.end => FetchState::Flushing,
+            Role::Follower(follower) => match follower.phase() {
+                Phase::Fetching => FetchState::Fetching,
+                Phase::BackingOff => FetchState::BackingOff,
+                Phase::OutOfRange => FetchState::OutOfRange,
+                Phase::Fenced => FetchState::AwaitingMetadata,
+            },
+        }
+    }
+
+    fn leader_status(&mut self, now: Now, wall: impl Fn(Option<Millis>) -> Option<Timestamp>) -> Option<LeaderStatus> {
+        let waiting_fetches = self.replication.waiting_fetches();
+        let me = self.replication.me();
+        let lag_max = self.replication.lag_max();
+        let mut effects = Vec::new();
+        let (leader, cx) = self.replication.lead_with(self.log.view(), now.mono, &mut effects)?;
+        let (view, log) = (cx.view, &self.log);
+        let (high_watermark, epoch_start) = (leader.high_watermark(), leader.epoch_start());
+        let mut replicas = vec![ReplicaProgress {
+            broker: me,
+            is_leader: true,
+            is_in_isr: true,
+            is_caught_up: true,
+            log_end: Some(view.end),
+            log_start: Some(view.start),
+            lag_offsets: Some(0),
+            lag_bytes: Some(0),
+            lag_ms: Some(0),
+            last_fetch: None,
+            last_caught_up: None,
+            fetch_state: FetchState::Leader,
+            waiting_for: None,
+        }];
+        replicas.extend(leader.standings(&view, now.mono).map(|standing| {
+            let progress = standing.progress;
+            let end = progress.end();
+            let at_end = end == Some(view.end);
+            let waiting_for = match end {
+                _ if standing.in_isr => None,
+                _ if !standing.active => Some(WaitingFor::BrokerNotActive),
+                None => Some(WaitingFor::FirstFetch),
+                Some(end) if end < high_watermark || end < epoch_start => Some(WaitingFor::CatchingUp),
+                Some(_) if standing.joining => Some(WaitingFor::Controller),
+                Some(_) => Some(WaitingFor::CatchingUp),
+            };
+            ReplicaProgress {
+                broker: standing.broker,
+                is_leader: false,
+                is_in_isr: standing.in_isr,
+                is_caught_up: standing.caught_up,
+                log_end: end,
+                log_start: progress.log_start(),
+                lag_offsets: end.map(|end| view.end.since(end)),
+                lag_bytes: end.map(|end| if at_end { 0 } else { log.bytes_from(end.max(view.start)) }),
+                lag_ms: if at_end { Some(0) } else { progress.caught_up_at().map(|at| (now.mono - at).0) },
+                last_fetch: wall(progress.last_fetch()),
+                last_caught_up: wall(progress.caught_up_at()),
+                fetch_state: match progress.last_fetch() {
+                    None => FetchState::NotFetchedYet,
+                    Some(at) if now.mono - at <= lag_max => FetchState::Fetching,
+                    Some(_) => FetchState::StoppedFetching,
+                },
+                waiting_for,
+            }
+        }));
+        let order = self.replication.terms().map(|terms| Arc::clone(&terms.state));
+        let place = |broker: BrokerId| {
+            order.as_ref().and_then(|state| state.replicas.iter().position(|&id| id == broker)).unwrap_or(usize::MAX)
+        };
+        replicas.sort_by_key(|replica| place(replica.broker));
+        let Role::Leader(leader) = self.replication.role() else { return None };
+        Some(LeaderStatus {
+            epoch_start,
+            isr: leader.isr().committed().to_vec(),
+            maximal_isr: leader.isr().maximal().collect(),
+            pending: leader.isr().pending().cloned(),
+            min_isr: leader.min_isr(),
+            under_min_isr: leader.is_under_min_isr(),
+            replicas,
+            waiting_produces: leader.waiting_produces(),
+            waiting_fetches,
+        })
+    }
 }

@@ -216,9 +216,13 @@ impl Follower {
         }
     }
 
-    /// The leader's offsets could not be had; ask again later.
+    /// The leader's offsets could not be had: the fetch is tried again after a pause. `false`: stale.
     pub fn on_leader_offsets_failed(&mut self, requested: &FetchPoint, view: &LogView<'_>) -> bool {
-        self.answers(requested, view) && self.phase == Phase::OutOfRange
+        let counts = self.answers(requested, view) && self.phase == Phase::OutOfRange;
+        if counts {
+            self.phase = Phase::BackingOff;
+        }
+        counts
     }
 
     /// The records of an answer are in the log: adopts the leader's watermark, which may be below ours (R3, R124, R165).

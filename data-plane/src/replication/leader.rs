@@ -5,21 +5,21 @@
 
 use std::sync::Arc;
 
-use highwater_quorum::controller::{AlteredPartition, IsrProposal, IsrReason};
-use highwater_quorum::image::{Evidence, ExpandReason, LeaderRecovery, PartitionState, ShrinkReason};
-use highwater_wire::{
-    BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offset, PartitionEpoch, Timestamp, TopicPartition,
-};
+use highwater_quorum::image::{LeaderRecovery, PartitionState};
+use highwater_wire::{BrokerEpoch, BrokerId, LeaderEpoch, Millis, Offset, PartitionEpoch, Timestamp, TopicPartition};
 
 use super::acks::{Ack, AckQueue, Ticket};
-use super::isr::{IsrOutcome, IsrState};
-use super::note::Note;
+use super::isr::IsrState;
 use super::park::WaiterId;
 use super::peers::Peers;
 use super::progress::{FollowerFetched, FollowerProgress, Session};
 use super::refusal::Refusal;
 use super::{Cx, Effect, Terms};
 use crate::log_view::LogView;
+
+mod membership;
+#[cfg(test)]
+mod tests;
 
 /// One leadership: from one leader epoch to the next.
 #[derive(Debug)]
@@ -42,14 +42,14 @@ pub struct Leader {
     peers: Arc<Peers>,
     /// The other replicas, in the order of the assignment.
     followers: Vec<Follower>,
+    /// Wait for the watermark.
     acks: AckQueue,
+    /// Wait for the disk (acks = 1 where every record is synced, D23).
+    flush_acks: AckQueue,
     last_shrink_check: Millis,
     /// When a refused expansion may be tried again, if no fetch or image comes first.
     expand_again_at: Option<Millis>,
 }
-
-/// How long a refused expansion rests (R133): a round of a silent follower's session.
-const EXPAND_REFUSED_REST: Millis = Millis(500);
 
 /// Another replica of this partition.
 #[derive(Debug)]
@@ -149,6 +149,7 @@ impl Leader {
             peers: Arc::clone(&terms.peers),
             followers: followers.map(new_follower).collect(),
             acks: AckQueue::default(),
+            flush_acks: AckQueue::default(),
             last_shrink_check: now,
             expand_again_at: None,
         }
@@ -194,9 +195,9 @@ impl Leader {
         self.durable
     }
 
-    /// Producers that wait for the watermark.
+    /// Producers that wait.
     pub fn waiting_produces(&self) -> usize {
-        self.acks.len()
+        self.acks.len() + self.flush_acks.len()
     }
 
     /// Whether a batch with acks = −1 may be appended (R42 step 9). Others always may (R47).
@@ -231,29 +232,38 @@ impl Leader {
 
     /// More of the log is synced (D23).
     pub fn on_flushed(&mut self, cx: &mut Cx<'_>) {
+        let effects = &mut *cx.effects;
+        self.flush_acks.release(cx.view.flushed_end, self.epoch, |ack| effects.push(Effect::stored(&ack)));
         if self.durable {
             self.settle(cx.view.end);
             self.advance(cx);
         }
     }
 
-    /// A producer waits until the watermark reaches `end`; it may be there already (R48, R58).
-    pub fn await_commit(
-        &mut self,
-        ticket: Ticket,
-        base: Offset,
-        end: Offset,
-        log_append_time: Timestamp,
-        deadline: Millis,
-    ) -> AckState {
-        if self.high_watermark >= end {
+    /// A producer waits until the watermark reaches the end of its batch; it may be there already (R48, R58).
+    pub fn await_commit(&mut self, stored: StoredBatch, ticket: Ticket, deadline: Millis) -> AckState {
+        if self.high_watermark >= stored.end {
             return match self.commit_verdict() {
-                Ok(()) => AckState::Committed,
+                Ok(()) => AckState::Done,
                 Err(refusal) => AckState::Refused(refusal),
             };
         }
-        self.acks.push(Ack { ticket, end, leader_epoch: self.epoch, deadline, base, log_append_time });
+        self.acks.push(self.ack(stored, ticket, deadline));
         AckState::Waiting
+    }
+
+    /// A producer waits for this log alone: not at all, or until its batch is synced (R47, D23).
+    pub fn await_own(&mut self, stored: StoredBatch, ticket: Ticket, deadline: Millis, view: &LogView<'_>) -> AckState {
+        if !self.durable || view.flushed_end >= stored.end {
+            return AckState::Done;
+        }
+        self.flush_acks.push(self.ack(stored, ticket, deadline));
+        AckState::Waiting
+    }
+
+    fn ack(&self, stored: StoredBatch, ticket: Ticket, deadline: Millis) -> Ack {
+        let StoredBatch { base, end, log_append_time } = stored;
+        Ack { ticket, end, leader_epoch: self.epoch, deadline, base, log_append_time }
     }
 
     /// R49
@@ -315,95 +325,14 @@ impl Leader {
         }
     }
 
-    /// R115–R118
-    fn maybe_expand(&mut self, index: usize, cx: &mut Cx<'_>) {
-        let follower = &self.followers[index];
-        if self.isr.pending().is_some() || self.isr.committed().contains(&follower.id) {
-            return;
-        }
-        let Some(end) = follower.progress.end() else { return };
-        let in_sync = end >= self.high_watermark && end >= self.epoch_start;
-        if !in_sync || !self.is_eligible(follower) {
-            return;
-        }
-        // Under min ISR the watermark stands still, and reaching it proves little (R118).
-        if self.is_under_min_isr() && !follower.progress.is_caught_up(cx.view.end, cx.now, self.lag_max) {
-            return;
-        }
-        let reason = if follower.was_away { ExpandReason::BrokerReturned } else { ExpandReason::CaughtUp };
-        let evidence = vec![self.evidence(follower, &cx.view, cx.now)];
-        let id = follower.id;
-        let mut isr = self.isr.committed().to_vec();
-        isr.push(id);
-        self.propose(isr, IsrReason::Expand(reason), evidence, cx);
-    }
-
-    /// Followers that are silent at the end do not fetch again before something is appended, so every event that may let
-    /// one in looks at all of them: an image, the end of a change in flight (R115 with D20).
-    fn maybe_expand_any(&mut self, cx: &mut Cx<'_>) {
-        self.expand_again_at = None;
-        (0..self.followers.len()).for_each(|index| self.maybe_expand(index, cx));
-    }
-
-    /// R116: active, and the process that fetched is the one registered.
-    fn is_eligible(&self, follower: &Follower) -> bool {
-        let fetched_as = follower.progress.broker_epoch();
-        self.peers.get(follower.id).is_some_and(|peer| peer.active && Some(peer.epoch) == fetched_as)
-    }
-
-    fn propose(&mut self, isr: Vec<BrokerId>, why: IsrReason, evidence: Vec<Evidence>, cx: &mut Cx<'_>) {
-        let members: Option<Vec<_>> = isr.iter().map(|&id| Some((id, self.known_epoch(id)?))).collect();
-        // A member whose registration is not in our metadata cannot be vouched for; metadata will say why.
-        let Some(members) = members else { return };
-        let proposal = IsrProposal {
-            partition: self.partition,
-            leader_epoch: self.epoch,
-            partition_epoch: self.partition_epoch,
-            isr: members,
-            recovery: self.recovery,
-            why,
-            evidence,
-        };
-        cx.effects.push(Effect::Note(Note::IsrProposed {
-            from: self.isr.committed().to_vec(),
-            to: isr,
-            leader_epoch: self.epoch,
-            partition_epoch: self.partition_epoch,
-        }));
-        cx.effects.push(Effect::Propose(Box::new(proposal.clone())));
-        self.isr.propose(proposal, cx.now);
-    }
-
-    /// The epoch a member's own fetches carried; for one that has not fetched in this leadership, that of the image
-    /// which also says that it is in the ISR (KIP-903).
-    fn known_epoch(&self, id: BrokerId) -> Option<BrokerEpoch> {
-        if id == self.me {
-            return Some(self.own_epoch);
-        }
-        let fetched_as = self.followers.iter().find(|follower| follower.id == id)?.progress.broker_epoch();
-        fetched_as.or_else(|| self.peers.get(id).map(|peer| peer.epoch))
-    }
-
-    fn evidence(&self, follower: &Follower, view: &LogView<'_>, now: Millis) -> Evidence {
-        let age = |at: Option<Millis>| at.map(|at| (now - at).0);
-        let at_end = follower.progress.end() == Some(view.end);
-        Evidence {
-            broker: follower.id,
-            follower_end: follower.progress.end(),
-            leader_end: Some(view.end),
-            lag_ms: if at_end { Some(0) } else { age(follower.progress.caught_up_at()) },
-            last_fetch_age_ms: age(follower.progress.last_fetch()),
-            last_caught_up_age_ms: age(follower.progress.caught_up_at()),
-            note: None,
-        }
-    }
-
     /// Deadlines, resending, and every half lag limit the look at who fell behind (R112, R122).
     pub fn on_tick(&mut self, cx: &mut Cx<'_>) {
         let effects = &mut *cx.effects;
-        self.acks.expire(cx.now, |ack| {
-            effects.push(Effect::Refused { ticket: ack.ticket, refusal: Refusal::TimedOut });
-        });
+        for queue in [&mut self.acks, &mut self.flush_acks] {
+            queue.expire(cx.now, |ack| {
+                effects.push(Effect::Refused { ticket: ack.ticket, refusal: Refusal::TimedOut });
+            });
+        }
         if let Some(proposal) = self.isr.take_resend(cx.now) {
             cx.effects.push(Effect::Propose(proposal));
         }
@@ -435,61 +364,6 @@ impl Leader {
             .into_iter()
             .flatten()
             .min()
-    }
-
-    /// R113, R114
-    fn maybe_shrink(&mut self, cx: &mut Cx<'_>) {
-        if self.isr.pending().is_some() {
-            return;
-        }
-        let falls_out = |follower: &&Follower| {
-            self.isr.committed().contains(&follower.id)
-                && !follower.progress.is_caught_up(cx.view.end, cx.now, self.lag_max)
-        };
-        let out: Vec<&Follower> = self.followers.iter().filter(falls_out).collect();
-        let Some(first) = out.first() else { return };
-        let fetches = first.progress.last_fetch().is_some_and(|at| cx.now - at <= self.lag_max);
-        let reason = if fetches { ShrinkReason::FollowerSlow } else { ShrinkReason::FollowerStoppedFetching };
-        let evidence = out.iter().map(|follower| self.evidence(follower, &cx.view, cx.now)).collect();
-        let stays = |id: &BrokerId| !out.iter().any(|follower| follower.id == *id);
-        let isr = self.isr.committed().iter().copied().filter(stays).collect();
-        self.propose(isr, IsrReason::Shrink(reason), evidence, cx);
-    }
-
-    /// The controller's answer to a proposal, or that there was none (R133, R134).
-    pub fn on_isr(
-        &mut self,
-        proposal: &IsrProposal,
-        result: &Result<AlteredPartition, ErrorCode>,
-        cx: &mut Cx<'_>,
-    ) -> IsrOutcome {
-        let before = self.isr.committed().to_vec();
-        let outcome = self.isr.on_answer(proposal, result, self.epoch, self.partition_epoch, cx.now);
-        let refused = |code, dropped| {
-            let to = proposal.isr.iter().map(|&(id, _)| id).collect();
-            Effect::Note(Note::IsrRefused { to, code, dropped })
-        };
-        match outcome {
-            IsrOutcome::Ignored | IsrOutcome::Resent(_) => {}
-            IsrOutcome::Dropped(code) => {
-                cx.effects.push(refused(code, true));
-                self.expand_again_at = Some(cx.now + EXPAND_REFUSED_REST);
-            }
-            IsrOutcome::AwaitsMetadata(code) => cx.effects.push(refused(code, false)),
-            IsrOutcome::Committed => {
-                if let Ok(altered) = result {
-                    self.partition_epoch = altered.partition_epoch;
-                }
-                self.note_isr_change(before, cx);
-            }
-        }
-        // The maximal ISR may be smaller now, and producers wait for no other event (R253).
-        self.settle(cx.view.end);
-        self.advance(cx);
-        if outcome == IsrOutcome::Committed {
-            self.maybe_expand_any(cx);
-        }
-        outcome
     }
 
     /// A newer image that leaves the leadership as it is: ISR, assignment, min ISR, who is active (R122, R135, R144).
@@ -530,22 +404,6 @@ impl Leader {
                 None => Follower::new(id, state, &self.peers, now),
             };
             self.followers.push(follower);
-        }
-    }
-
-    fn note_isr_change(&mut self, before: Vec<BrokerId>, cx: &mut Cx<'_>) {
-        for follower in &mut self.followers {
-            if self.isr.committed().contains(&follower.id) {
-                follower.was_away = false;
-            }
-        }
-        if before != self.isr.committed() {
-            cx.effects.push(Effect::Note(Note::IsrChanged {
-                before,
-                after: self.isr.committed().to_vec(),
-                leader_epoch: self.epoch,
-                partition_epoch: self.partition_epoch,
-            }));
         }
     }
 
@@ -609,7 +467,9 @@ impl Leader {
     /// Ends the leadership: every waiting producer is told that it may be found elsewhere (R51), before anything is
     /// truncated. Gives the watermark to the next role.
     pub fn step_down(mut self, refusal: &Refusal, effects: &mut Vec<Effect>) -> Offset {
-        self.acks.drain(|ack| effects.push(Effect::Refused { ticket: ack.ticket, refusal: refusal.clone() }));
+        for queue in [&mut self.acks, &mut self.flush_acks] {
+            queue.drain(|ack| effects.push(Effect::Refused { ticket: ack.ticket, refusal: refusal.clone() }));
+        }
         self.high_watermark
     }
 
@@ -637,10 +497,20 @@ impl Leader {
     }
 }
 
-/// Where a produce with acks = −1 is.
+/// Where a batch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredBatch {
+    pub base: Offset,
+    /// Exclusive.
+    pub end: Offset,
+    pub log_append_time: Timestamp,
+}
+
+/// Where a produce is after its batch was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AckState {
-    Committed,
+    /// As safe as it asked for.
+    Done,
     Waiting,
     Refused(Refusal),
 }

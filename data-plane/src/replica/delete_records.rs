@@ -1,0 +1,104 @@
+//! DeleteRecords: the log start moves, is saved, and every live replica follows before the answer (R274, D33).
+
+use highwater_wire::{Millis, Offset};
+
+use super::Replica;
+use super::message::{DeleteRecords, Outbox, Output, ReplicaReply};
+use crate::disk::Disk;
+use crate::replication::Effect;
+use crate::replication::acks::Ticket;
+use crate::replication::refusal::Refusal;
+
+/// Requests that wait for the log starts to follow.
+#[derive(Debug)]
+pub(super) struct Deletes {
+    waiting: Vec<Waiting>,
+    /// The log start that the checkpoint file is known to hold.
+    saved_start: Offset,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    ticket: Ticket,
+    target: Offset,
+    deadline: Millis,
+}
+
+impl Deletes {
+    pub(super) fn new(saved_start: Offset) -> Self {
+        Self { waiting: Vec::new(), saved_start }
+    }
+
+    pub(super) fn start_saved(&mut self, start: Offset) {
+        self.saved_start = self.saved_start.max(start);
+    }
+
+    pub(super) fn expire(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+        self.waiting.retain(|waiting| {
+            let keep = waiting.deadline > now;
+            if !keep {
+                effects.push(Effect::Refused { ticket: waiting.ticket, refusal: Refusal::TimedOut });
+            }
+            keep
+        });
+    }
+
+    pub(super) fn drain(&mut self, refusal: &Refusal, effects: &mut Vec<Effect>) {
+        let lost = |waiting: Waiting| Effect::Refused { ticket: waiting.ticket, refusal: refusal.clone() };
+        effects.extend(self.waiting.drain(..).map(lost));
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Millis> {
+        self.waiting.iter().map(|waiting| waiting.deadline).min()
+    }
+}
+
+impl<D: Disk> Replica<D> {
+    pub(super) fn delete_records(&mut self, delete: DeleteRecords, out: &mut Outbox<D>) -> ReplicaReply<D> {
+        if let Err(refusal) = self.replication.leader() {
+            return ReplicaReply::Refused(refusal);
+        }
+        let high_watermark = self.replication.high_watermark();
+        let target = delete.before.unwrap_or(high_watermark);
+        let view = self.log.view();
+        if target > high_watermark {
+            let (start, end) = (view.start, high_watermark);
+            return ReplicaReply::Refused(Refusal::OffsetOutOfRange { offset: target, start, end });
+        }
+        if self.log.advance_start(target) {
+            // Followers hear of the new start at once, not after their MaxWait.
+            let effects = &mut self.effects;
+            self.replication.park().on_appended(|wake| effects.push(Effect::Wake(wake)));
+        }
+        if self.deletes.saved_start < target {
+            out.push(Output::SaveStart(self.log.view().start));
+        }
+        if let Some(low_watermark) = self.deleted_up_to(target) {
+            return ReplicaReply::DeletedRecords { low_watermark };
+        }
+        let DeleteRecords { ticket, deadline, .. } = delete;
+        self.deletes.waiting.push(Waiting { ticket, target, deadline });
+        ReplicaReply::Waiting
+    }
+
+    /// The low watermark, once it has passed `target` and ours is saved.
+    fn deleted_up_to(&self, target: Offset) -> Option<Offset> {
+        let leader = self.replication.leader().ok()?;
+        let low_watermark = leader.low_watermark(&self.log.view())?;
+        (low_watermark >= target && self.deletes.saved_start >= target).then_some(low_watermark)
+    }
+
+    /// After every event: who waited long enough?
+    pub(super) fn settle_deletes(&mut self, out: &mut Outbox<D>) {
+        if self.deletes.waiting.is_empty() {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.deletes.waiting);
+        waiting.retain(|request| {
+            let Some(low_watermark) = self.deleted_up_to(request.target) else { return true };
+            out.push(Output::Reply(request.ticket, ReplicaReply::DeletedRecords { low_watermark }));
+            false
+        });
+        self.deletes.waiting = waiting;
+    }
+}

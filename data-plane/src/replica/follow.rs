@@ -1,0 +1,178 @@
+//! A follower at work: what a leader answered goes into the log, or the log is cut to where both agree.
+
+use highwater_wire::{ErrorCode, Offset};
+
+use super::message::{FetchedFromLeader, FollowerNext, LeaderAnswer, LeaderOffsets, Now};
+use super::note::Note;
+use super::status::TruncationStatus;
+use super::{Replica, StorageFailure};
+use crate::disk::Disk;
+use crate::log::{FollowerAppendError, FollowerStop};
+use crate::replication::Effect;
+use crate::replication::follower::{Answer, FetchPoint, Verdict};
+
+impl<D: Disk> Replica<D> {
+    /// What the fetcher is to do now. Remembers whether it was told to wait for a sync.
+    pub(super) fn next_fetch(&mut self) -> FollowerNext {
+        let may_fetch = self.replication.may_fetch();
+        let durable = self.replication.terms().is_some_and(|terms| terms.durable());
+        let view = self.log.view();
+        self.fetcher_awaits_sync = false;
+        let Some(follower) = self.replication.following() else { return FollowerNext::AwaitMetadata };
+        if !may_fetch {
+            return FollowerNext::AwaitMetadata;
+        }
+        // By asking from the end it vouches for everything below: cut as it should be (D24), and synced where every
+        // record is to be (D23).
+        if !self.log.is_settled() || (durable && view.flushed_end < view.end) {
+            self.fetcher_awaits_sync = true;
+            return FollowerNext::AwaitSync;
+        }
+        follower.next(&view)
+    }
+
+    pub(super) fn fetched_from_leader(
+        &mut self,
+        fetched: FetchedFromLeader,
+        now: Now,
+    ) -> Result<FollowerNext, StorageFailure> {
+        let FetchedFromLeader { requested, answer } = fetched;
+        let (answer, records) = match answer {
+            LeaderAnswer::Records { records, high_watermark, log_start } => {
+                (Answer::Records { high_watermark, log_start }, records)
+            }
+            LeaderAnswer::Diverging { epoch, end } => (Answer::Diverging { epoch, end }, bytes::Bytes::new()),
+            LeaderAnswer::Error(code) => (Answer::Error(code), bytes::Bytes::new()),
+        };
+        let Some(follower) = self.replication.following() else { return Ok(FollowerNext::AwaitMetadata) };
+        let epoch = follower.epoch();
+        match follower.on_answer(&requested, answer, &self.log.view()) {
+            Verdict::Append { high_watermark, log_start } => {
+                let stop = if records.is_empty() {
+                    None
+                } else {
+                    match self.log.append_as_follower(records, epoch, now.wall) {
+                        Ok(appended) => {
+                            // A batch that is merely cut short comes whole with the next fetch, unless it was the first.
+                            let cut_short = matches!(appended.stopped, Some(FollowerStop::Incomplete { .. }));
+                            appended.stopped.filter(|_| !cut_short || appended.batches == 0)
+                        }
+                        Err(FollowerAppendError::Refused(stop)) => Some(stop),
+                        Err(FollowerAppendError::Io(error)) => return Err(error.into()),
+                    }
+                };
+                self.adopt(high_watermark, log_start);
+                Ok(match stop {
+                    None => self.next_fetch(),
+                    Some(stop) => self.damaged(&requested, &stop),
+                })
+            }
+            verdict => self.carry_out_verdict(verdict, now),
+        }
+    }
+
+    /// R162
+    pub(super) fn leader_offsets(&mut self, offsets: LeaderOffsets, now: Now) -> Result<FollowerNext, StorageFailure> {
+        let Some(follower) = self.replication.following() else { return Ok(FollowerNext::AwaitMetadata) };
+        let view = self.log.view();
+        let verdict = match offsets.answer {
+            Ok((start, end)) => follower.on_leader_offsets(&offsets.requested, start, end, &view),
+            Err(code) if follower.on_leader_offsets_failed(&offsets.requested, &view) => Verdict::BackOff(code),
+            Err(_) => Verdict::Stale,
+        };
+        self.carry_out_verdict(verdict, now)
+    }
+
+    fn carry_out_verdict(&mut self, verdict: Verdict, now: Now) -> Result<FollowerNext, StorageFailure> {
+        match verdict {
+            Verdict::Stale => return Ok(FollowerNext::Dropped),
+            Verdict::BackOff(error) => return Ok(self.back_off(error)),
+            Verdict::Truncate { to } => self.truncate(to, now)?,
+            Verdict::TruncateFully { start } => self.truncate_fully(start, now)?,
+            Verdict::Append { .. } | Verdict::Resume | Verdict::AskLeaderOffsets | Verdict::Fenced => {}
+        }
+        Ok(self.next_fetch())
+    }
+
+    /// R124: the leader's watermark as far as our log goes, then its log start.
+    fn adopt(&mut self, high_watermark: Offset, log_start: Offset) {
+        let Some(follower) = self.replication.following() else { return };
+        let before = follower.high_watermark();
+        follower.on_stored(high_watermark, &self.log.view());
+        let adopted = follower.high_watermark();
+        if log_start > self.log.view().start {
+            self.log.advance_start(log_start.min(adopted));
+        }
+        if adopted > before {
+            let effects = &mut self.effects;
+            self.replication.park().on_watermark(adopted, |wake| effects.push(Effect::Wake(wake)));
+        }
+    }
+
+    /// Part of an answer was left out (R154, D27).
+    fn damaged(&mut self, requested: &FetchPoint, stop: &FollowerStop) -> FollowerNext {
+        let error = match stop {
+            // A late answer of a leader we have not heard of: metadata is on its way.
+            FollowerStop::FutureEpoch { .. } => ErrorCode::UnknownLeaderEpoch,
+            FollowerStop::Corrupt { .. } | FollowerStop::OutOfOrder { .. } | FollowerStop::Incomplete { .. } => {
+                self.effects.push(Effect::Note(Note::CorruptFetch {
+                    leader: requested.leader,
+                    offset: requested.offset,
+                    why: stop.to_string(),
+                }));
+                ErrorCode::CorruptMessage
+            }
+        };
+        if let Some(follower) = self.replication.following() {
+            follower.on_damaged();
+        }
+        self.back_off(error)
+    }
+
+    fn back_off(&mut self, error: ErrorCode) -> FollowerNext {
+        match self.next_fetch() {
+            FollowerNext::Fetch(point) => FollowerNext::BackOff { point, error },
+            other => other,
+        }
+    }
+
+    /// Cuts the log to where it agrees with the leader's (R158, R160); the cut reaches the disk before the next fetch.
+    pub(super) fn truncate(&mut self, to: Offset, now: Now) -> Result<(), StorageFailure> {
+        self.note_truncation(to, now);
+        self.log.truncate_to(to)?;
+        self.after_truncation();
+        Ok(())
+    }
+
+    fn truncate_fully(&mut self, start: Offset, now: Now) -> Result<(), StorageFailure> {
+        self.note_truncation(start.min(self.log.view().start), now);
+        self.log.truncate_fully_to(start)?;
+        self.after_truncation();
+        Ok(())
+    }
+
+    fn after_truncation(&mut self) {
+        let generation = self.replication.fresh_generation();
+        if let Some(follower) = self.replication.following() {
+            follower.on_truncated(&self.log.view(), generation);
+        }
+        // Readers at a follower may wait beyond what there is now.
+        let effects = &mut self.effects;
+        self.replication.park().wake_all(|wake| effects.push(Effect::Wake(wake)));
+    }
+
+    fn note_truncation(&mut self, to: Offset, now: Now) {
+        let from = self.log.view().end;
+        if to >= from {
+            return;
+        }
+        let high_watermark = self.replication.high_watermark();
+        let leader_epoch = self.replication.leader_epoch();
+        self.last_truncation = Some(TruncationStatus { from, to, leader_epoch, at: now.wall });
+        self.effects.push(Effect::Note(if to < high_watermark {
+            Note::TruncatedBelowWatermark { from, to, high_watermark, leader_epoch }
+        } else {
+            Note::Truncated { from, to, high_watermark, leader_epoch }
+        }));
+    }
+}
