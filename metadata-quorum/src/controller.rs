@@ -1,12 +1,27 @@
 //! The rules. `decide` runs on every node when an entry is applied: pure, the same everywhere, for ever (D14).
+//!
+//! It sees the image before the entry and the command, nothing else: no clock, no randomness, no configuration, and not
+//! even [`RULE_VERSION`], which differs between builds. A changed rule is a new rule version beside the old one.
 
+use highwater_wire::Timestamp;
+
+mod brokers;
+mod cluster;
 pub mod command;
+mod draft;
+mod election;
+mod isr;
+mod producer_ids;
 mod refusal;
+mod topics;
+mod transition;
 
 pub use command::*;
 pub use refusal::Refusal;
+pub use topics::{TOPIC_NAME_LENGTH_MAX, check_topic_name};
 
 use crate::image::{Change, MetadataImage};
+use draft::Draft;
 
 /// What an entry does: changes to apply in order, and the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,9 +35,57 @@ pub const RULE_VERSION: u16 = 1;
 
 /// Decides a command of rule version `rules` at raft index `index` against the state before it.
 ///
+/// All that an entry does is in one decision, so that nobody ever sees half of it (R221). Deciding the same command
+/// again is harmless: it is refused by an epoch or a name, or changes nothing (R216).
+///
 /// # Errors
-/// A refusal changes nothing.
+/// A refusal changes nothing. `UnsupportedFeature` for rules this build does not know: the caller must stop before it
+/// applies such an entry, since other nodes may decide it.
 pub fn decide(image: &MetadataImage, index: u64, rules: u16, command: &Command) -> Result<Decision, Refusal> {
-    let _ = (image, index, rules, command);
-    Err(Refusal::UnsupportedFeature { level: 0 })
+    match rules {
+        1 => decide_by_rules_1(image, index, command),
+        _ => Err(Refusal::UnsupportedFeature { level: image.feature_level }),
+    }
 }
+
+fn decide_by_rules_1(image: &MetadataImage, index: u64, command: &Command) -> Result<Decision, Refusal> {
+    let mut draft = Draft::new(image, index, time_of(command));
+    let draft_ref = &mut draft;
+    let answer = match command {
+        Command::FormCluster { cluster_id, feature_level, .. } => cluster::form(draft_ref, cluster_id, *feature_level),
+        Command::SetFeatureLevel { level } => cluster::set_feature_level(draft_ref, *level),
+        Command::RegisterBroker(registration) => brokers::register(draft_ref, registration),
+        Command::UnfenceBroker { broker, epoch, lost, .. } => brokers::unfence(draft_ref, *broker, *epoch, lost),
+        Command::FenceBrokers { brokers, watermarks, .. } => brokers::fence(draft_ref, brokers, watermarks),
+        Command::ShutDownBroker { broker, epoch, .. } => brokers::shut_down(draft_ref, *broker, *epoch),
+        Command::UnregisterBroker { broker, .. } => brokers::unregister(draft_ref, *broker),
+        Command::CreateTopic(creation) => topics::create(draft_ref, creation),
+        Command::DeleteTopic { id, .. } => topics::delete(draft_ref, *id),
+        Command::AlterPartition(request) => isr::alter(draft_ref, request),
+        Command::ElectLeaders { kind, partitions, .. } => election::elect_leaders(draft_ref, *kind, partitions),
+        Command::AllocateProducerIds { broker, epoch, count } => {
+            producer_ids::allocate(draft_ref, *broker, *epoch, *count)
+        }
+    }?;
+    Ok(draft.decision(answer))
+}
+
+/// The proposer's clock, where a command carries it.
+fn time_of(command: &Command) -> Timestamp {
+    match command {
+        Command::FormCluster { time, .. }
+        | Command::UnfenceBroker { time, .. }
+        | Command::FenceBrokers { time, .. }
+        | Command::ShutDownBroker { time, .. }
+        | Command::UnregisterBroker { time, .. }
+        | Command::DeleteTopic { time, .. }
+        | Command::ElectLeaders { time, .. } => *time,
+        Command::RegisterBroker(registration) => registration.time,
+        Command::CreateTopic(creation) => creation.time,
+        Command::AlterPartition(request) => request.time,
+        Command::AllocateProducerIds { .. } | Command::SetFeatureLevel { .. } => Timestamp::NONE,
+    }
+}
+
+#[cfg(test)]
+mod tests;

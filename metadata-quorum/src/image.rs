@@ -18,6 +18,7 @@ pub mod topic_config;
 
 pub use broker::{BrokerRegistration, BrokerState, DataProof, Endpoint, METADATA_FEATURE};
 pub use diff::{LocalChanges, LocalPartition, StopReason, StoppedPartition, local_changes};
+pub(crate) use history::HISTORY_WEIGHT_PER_PARTITION;
 pub use history::{
     CHANGES_PER_PARTITION, ChangeKind, Evidence, ExpandReason, HISTORY_WEIGHT_MAX, LeaderReason, PartitionChange,
     ShrinkReason,

@@ -11,7 +11,7 @@ use highwater_wire::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::image::{BrokerState, DataProof, Endpoint, Evidence, ExpandReason, LeaderRecovery, ShrinkReason};
+use crate::image::{BrokerState, Endpoint, Evidence, ExpandReason, LeaderRecovery, ShrinkReason};
 
 /// A proposal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,6 +178,9 @@ pub enum ElectionKind {
     Clean,
     /// The first replica of the assignment, if it is in the ISR and active.
     Preferred,
+    /// Where there is no leader: as `Clean`, else anybody alive, whatever the topic allows. An operator's word that
+    /// acknowledged records may be lost.
+    Unclean,
 }
 
 /// What an applied command answers. The refusal of one partition or topic travels inside, that of the whole beside it.

@@ -102,3 +102,18 @@ pub struct Evidence {
     /// Free text: the fetch error seen last, or how a death was proved.
     pub note: Option<String>,
 }
+
+impl Evidence {
+    /// Nothing known but who is meant.
+    pub fn about(broker: BrokerId) -> Self {
+        Self {
+            broker,
+            follower_end: None,
+            leader_end: None,
+            lag_ms: None,
+            last_fetch_age_ms: None,
+            last_caught_up_age_ms: None,
+            note: None,
+        }
+    }
+}
