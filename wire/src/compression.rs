@@ -128,38 +128,53 @@ impl BufRead for Decompressed<'_> {
     }
 }
 
-/// One lz4 frame that ends with its end mark, and nothing behind it: all that Kafka's readers accept.
+/// One lz4 frame with its end mark, and nothing behind it: all that Kafka's readers accept.
 struct Lz4<'a> {
     decoder: lz4_flex::frame::FrameDecoder<&'a [u8]>,
-    /// The last four bytes of the blocks are zero: the end mark.
-    has_end_mark: bool,
     ended: bool,
 }
 
 impl<'a> Lz4<'a> {
     fn new(data: &'a [u8]) -> io::Result<Self> {
-        let [m0, m1, m2, m3, flags, ..] = data else { return Err(broken("lz4: shorter than a frame header")) };
-        if [*m0, *m1, *m2, *m3] != *LZ4_FRAME_MAGIC {
-            return Err(broken("lz4: does not begin with the magic of a frame"));
-        }
-        let has_content_checksum = flags & 0b100 != 0;
-        let blocks_end = data.len().saturating_sub(if has_content_checksum { 4 } else { 0 });
-        let has_end_mark = data[..blocks_end].ends_with(&[0; 4]);
-        Ok(Self { decoder: lz4_flex::frame::FrameDecoder::new(data), has_end_mark, ended: false })
+        check_lz4_blocks(data)?;
+        Ok(Self { decoder: lz4_flex::frame::FrameDecoder::new(data), ended: false })
     }
 
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        // Once the frame has ended the decoder would begin another one, which no reader of Kafka's does.
+        // Once the frame has ended the decoder must not be asked again: it would begin another one.
         if !self.ended && self.decoder.fill_buf()?.is_empty() {
-            if !self.decoder.get_ref().is_empty() {
-                return Err(broken("lz4: bytes behind the end of the frame"));
-            }
-            if !self.has_end_mark {
-                return Err(broken("lz4: the frame has no end mark"));
-            }
             self.ended = true;
         }
         if self.ended { Ok(&[]) } else { self.decoder.fill_buf() }
+    }
+}
+
+/// Walks the block lengths of an lz4 frame to its end mark, which must be the end of the data. The decoder itself takes
+/// a frame that is cut between blocks for a whole one, and reads on behind its end.
+fn check_lz4_blocks(data: &[u8]) -> io::Result<()> {
+    const SHORT: &str = "lz4: shorter than its frame";
+    let [m0, m1, m2, m3, flags, ..] = *data else { return Err(broken("lz4: shorter than a frame header")) };
+    if [m0, m1, m2, m3] != *LZ4_FRAME_MAGIC {
+        return Err(broken("lz4: does not begin with the magic of a frame"));
+    }
+    let has = |bit: u8, bytes: usize| if flags & bit != 0 { bytes } else { 0 };
+    let (block_checksum, content_checksum) = (has(0x10, 4), has(0x04, 4));
+    // Magic, flags, block size; content size and dictionary where flagged; checksum of the header.
+    let mut at = 6 + has(0x08, 8) + has(0x01, 4) + 1;
+    loop {
+        let length = data.get(at..).and_then(|rest| rest.first_chunk::<4>()).ok_or_else(|| broken(SHORT))?;
+        let length = u32::from_le_bytes(*length);
+        at += 4;
+        if length == 0 {
+            break;
+        }
+        // The highest bit says that the block is not compressed.
+        at += (length & 0x7fff_ffff) as usize + block_checksum;
+    }
+    match (at + content_checksum).cmp(&data.len()) {
+        std::cmp::Ordering::Equal => Ok(()),
+        std::cmp::Ordering::Greater => Err(broken(SHORT)),
+        std::cmp::Ordering::Less => Err(broken("lz4: bytes behind the end of the frame")),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Every API in every version served: what is written reads back, the bytes never change, and another codec agrees.
 
+#![allow(clippy::unwrap_used)] // helpers of tests, too, may fail loudly
+
 mod common;
 
 use std::collections::BTreeMap;
