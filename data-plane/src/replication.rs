@@ -6,6 +6,8 @@
 use std::sync::Arc;
 
 use highwater_quorum::controller::IsrProposal;
+#[cfg(feature = "sim")]
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_quorum::image::{ImageVersion, PartitionState, TopicConfig};
 use highwater_wire::{BrokerEpoch, BrokerId, LeaderEpoch, Millis, Offset, PartitionEpoch, Timestamp, TopicPartition};
 
@@ -138,6 +140,9 @@ pub struct Replication {
     generation: u64,
     draining: bool,
     park: Park,
+    /// What R52 forbids: acknowledgements of a leadership that is over.
+    #[cfg(feature = "sim")]
+    carried: Option<acks::AckQueue>,
 }
 
 impl Replication {
@@ -160,6 +165,8 @@ impl Replication {
             generation: 0,
             draining: false,
             park: Park::default(),
+            #[cfg(feature = "sim")]
+            carried: None,
         }
     }
 
@@ -313,6 +320,10 @@ impl Replication {
         let high_watermark = self.leave_role(&terms, effects);
         let mut leader =
             Box::new(Leader::new(self.partition, self.me, self.lag_max, &terms, high_watermark, &view, now));
+        #[cfg(feature = "sim")]
+        if let Some(acks) = self.carried.take() {
+            *leader.acks_mut() = acks;
+        }
         effects.push(Effect::Note(Note::BecameLeader {
             leader_epoch: leader.epoch(),
             partition_epoch: leader.partition_epoch(),
@@ -369,6 +380,11 @@ impl Replication {
     fn end_role(&mut self, refusal: &Refusal, effects: &mut Vec<Effect>) -> Offset {
         let role = std::mem::replace(&mut self.role, Role::Idle { high_watermark: Offset::ZERO });
         let high_watermark = match role {
+            #[cfg(feature = "sim")]
+            Role::Leader(mut leader) if planted(Flaw::AcksAcrossEpochs) => {
+                self.carried = Some(std::mem::take(leader.acks_mut()));
+                leader.high_watermark()
+            }
             Role::Leader(leader) => leader.step_down(refusal, effects),
             Role::Follower(follower) => follower.high_watermark(),
             Role::Idle { high_watermark } => high_watermark,

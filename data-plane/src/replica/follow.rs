@@ -1,6 +1,7 @@
 //! A follower at work: what a leader answered goes into the log, or the log is cut to where both agree.
 
-use highwater_wire::{ErrorCode, Offset};
+use highwater_quorum::flaws::{Flaw, planted};
+use highwater_wire::{ErrorCode, LeaderEpoch, Offset};
 
 use super::message::{FetchedFromLeader, FollowerNext, LeaderAnswer, LeaderOffsets, Now};
 use super::note::Note;
@@ -45,7 +46,7 @@ impl<D: Disk> Replica<D> {
             LeaderAnswer::Error(code) => (Answer::Error(code), bytes::Bytes::new()),
         };
         let Some(follower) = self.replication.following() else { return Ok(FollowerNext::AwaitMetadata) };
-        let epoch = follower.epoch();
+        let epoch = if planted(Flaw::TakesLateAnswers) { LeaderEpoch(i32::MAX) } else { follower.epoch() };
         match follower.on_answer(&requested, answer, &self.log.view()) {
             Verdict::Append { high_watermark, log_start } => {
                 let stop = if records.is_empty() {

@@ -1,5 +1,6 @@
 //! Reading: fetches of followers and consumers, searches for offsets and epochs.
 
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::{Offset, Timestamp};
 
 use super::message::{
@@ -53,7 +54,14 @@ impl<D: Disk> Replica<D> {
         let verdict = self.replication.leader().and_then(|leader| leader.check_fetch(question, &view));
         match verdict {
             Ok(FetchVerdict::Agrees) => {}
-            Ok(FetchVerdict::Diverges { epoch, end }) => return Ok(self.diverging(epoch, end)),
+            Ok(FetchVerdict::Diverges { epoch, end }) => {
+                if planted(Flaw::CountsDivergingFetches)
+                    && let Some((leader, mut cx)) = self.replication.lead_with(view, now.mono, &mut self.effects)
+                {
+                    leader.on_follower_fetch(question, &mut cx);
+                }
+                return Ok(self.diverging(epoch, end));
+            }
             Err(refusal) => return Ok(ReplicaReply::Refused(refusal)),
         }
         let mut grant = self.grant(fetch, view.end)?;

@@ -1,5 +1,6 @@
 //! The follower: where to fetch, what to accept, where to truncate, which watermark to adopt (R143–R165).
 
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::{BrokerId, ErrorCode, LeaderEpoch, Offset};
 
 use crate::log_view::LogView;
@@ -120,7 +121,8 @@ impl Follower {
 
     /// R143 (4): a log with records but without epochs cannot be compared with the leader's. It is cut to the watermark.
     pub fn first_truncation(&self, view: &LogView<'_>) -> Option<Offset> {
-        let uncomparable = view.epochs.entries().is_empty() && view.end > view.start;
+        let uncomparable =
+            view.epochs.entries().is_empty() && view.end > view.start || planted(Flaw::TruncatesToWatermark);
         (uncomparable && self.high_watermark < view.end).then_some(self.high_watermark)
     }
 
@@ -147,6 +149,9 @@ impl Follower {
 
     /// R152: the answer is to the question we would ask now, of this leader, epoch and generation.
     fn answers(&self, requested: &FetchPoint, view: &LogView<'_>) -> bool {
+        if planted(Flaw::TakesLateAnswers) {
+            return requested.offset == view.end;
+        }
         requested.leader == self.leader
             && requested.leader_epoch == self.epoch
             && requested.generation == self.generation

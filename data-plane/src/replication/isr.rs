@@ -4,6 +4,9 @@
 //! leader has not heard of.
 
 use highwater_quorum::controller::{AlteredPartition, IsrProposal, IsrReason};
+use highwater_quorum::flaws::{Flaw, planted};
+#[cfg(feature = "sim")]
+use highwater_wire::BrokerEpoch;
 use highwater_wire::{BrokerId, ErrorCode, LeaderEpoch, Millis, PartitionEpoch};
 
 /// How long an unanswered proposal is left alone before it is sent again.
@@ -128,12 +131,13 @@ impl IsrState {
         partition_epoch: PartitionEpoch,
         now: Millis,
     ) -> IsrOutcome {
-        let Some(pending) = self.pending.as_mut().filter(|pending| *pending.proposal == *proposal) else {
+        let any = planted(Flaw::AnyAnswerEndsProposal);
+        let Some(pending) = self.pending.as_mut().filter(|pending| any || *pending.proposal == *proposal) else {
             return IsrOutcome::Ignored;
         };
         match result {
             Ok(altered) => {
-                if altered.leader_epoch != leader_epoch || altered.partition_epoch < partition_epoch {
+                if (altered.leader_epoch != leader_epoch || altered.partition_epoch < partition_epoch) && !any {
                     pending.next_send = NextSend::Never;
                     return IsrOutcome::Ignored;
                 }
@@ -160,6 +164,14 @@ impl IsrState {
                 pending.next_send = NextSend::At(now + RESEND_REFUSED);
                 IsrOutcome::Resent(*code)
             }
+        }
+    }
+
+    /// What R242 forbids: the pending proposal vouches for whoever is registered now.
+    #[cfg(feature = "sim")]
+    pub(super) fn restamp(&mut self, registered: impl Fn(BrokerId) -> Option<BrokerEpoch>) {
+        for (id, epoch) in self.pending.iter_mut().flat_map(|pending| &mut pending.proposal.isr) {
+            *epoch = registered(*id).unwrap_or(*epoch);
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_quorum::image::{LeaderRecovery, PartitionState};
 use highwater_wire::{BrokerEpoch, BrokerId, LeaderEpoch, Millis, Offset, PartitionEpoch, Timestamp, TopicPartition};
 
@@ -93,7 +94,7 @@ pub fn compare_logs(
     if offset < view.start {
         return Err(out_of_range);
     }
-    if let Some(last) = last_fetched_epoch {
+    if let Some(last) = last_fetched_epoch.filter(|_| !planted(Flaw::IgnoresDivergence)) {
         let Some((epoch, end)) = view.epochs.end_of(last, view.end) else { return Err(out_of_range) };
         if epoch < last || end < offset {
             return Ok(FetchVerdict::Diverges { epoch, end });
@@ -195,6 +196,17 @@ impl Leader {
         self.durable
     }
 
+    /// For a planted bug alone (R52).
+    #[cfg(feature = "sim")]
+    pub(super) fn acks_mut(&mut self) -> &mut AckQueue {
+        &mut self.acks
+    }
+
+    /// Where each follower's log ends, as far as its fetches of this epoch say.
+    pub fn follower_ends(&self) -> impl Iterator<Item = (BrokerId, Option<Offset>)> + '_ {
+        self.followers.iter().map(|follower| (follower.id, follower.progress.end()))
+    }
+
     /// Producers that wait.
     pub fn waiting_produces(&self) -> usize {
         self.acks.len() + self.flush_acks.len()
@@ -291,6 +303,7 @@ impl Leader {
         }
         match (fetch.broker_epoch, self.peers.get(fetch.replica).map(|peer| peer.epoch)) {
             (Some(given), Some(current)) if given == current => {}
+            (Some(_), Some(_)) if planted(Flaw::BelievesOldProcesses) => {}
             (Some(given), Some(current)) if given < current => {
                 let (replica, leader_epoch) = (fetch.replica, self.epoch);
                 return Err(Refusal::StaleReplica { replica, given, current, leader_epoch });
@@ -303,9 +316,15 @@ impl Leader {
     /// A fetch that [`Self::check_fetch`] found to agree, with the same view: its offset is the acknowledgement
     /// (R102, R105).
     pub fn on_follower_fetch(&mut self, fetch: &FollowerFetch, cx: &mut Cx<'_>) {
-        debug_assert_eq!(self.check_fetch(fetch, &cx.view), Ok(FetchVerdict::Agrees), "an unchecked fetch");
+        debug_assert!(
+            self.check_fetch(fetch, &cx.view) == Ok(FetchVerdict::Agrees) || planted(Flaw::CountsDivergingFetches),
+            "an unchecked fetch: {fetch:?}"
+        );
         let Some(index) = self.followers.iter().position(|follower| follower.id == fetch.replica) else { return };
-        let Some(broker_epoch) = fetch.broker_epoch else { return };
+        let Some(mut broker_epoch) = fetch.broker_epoch else { return };
+        if planted(Flaw::BelievesOldProcesses) {
+            broker_epoch = self.peers.get(fetch.replica).map_or(broker_epoch, |peer| peer.epoch);
+        }
         let progress = &mut self.followers[index].progress;
         let before = progress.end();
         progress.on_fetch(
@@ -332,6 +351,10 @@ impl Leader {
             queue.expire(cx.now, |ack| {
                 effects.push(Effect::Refused { ticket: ack.ticket, refusal: Refusal::TimedOut });
             });
+        }
+        #[cfg(feature = "sim")]
+        if planted(Flaw::RestampsProposals) {
+            self.isr.restamp(|id| self.peers.get(id).map(|peer| peer.epoch));
         }
         if let Some(proposal) = self.isr.take_resend(cx.now) {
             cx.effects.push(Effect::Propose(proposal));
@@ -434,17 +457,25 @@ impl Leader {
     /// has not fetched in this epoch. A caught-up, eligible replica outside the ISR is waited for too, or it would never
     /// catch up with a watermark that runs ahead (R120).
     pub fn high_watermark_bound(&self, view: &LogView<'_>, now: Millis) -> Option<Offset> {
-        if self.is_under_min_isr() {
+        if self.is_under_min_isr() && !planted(Flaw::CommitsBelowMinIsr) {
             return None;
         }
         let own = if self.durable { view.flushed_end } else { view.end };
         self.followers.iter().try_fold(own, |bound, follower| {
-            if self.isr.maximal_contains(follower.id) {
+            if self.counts(follower.id) {
                 return follower.progress.end().map(|end| bound.min(end));
             }
             let joins_soon = follower.progress.is_caught_up(view.end, now, self.lag_max) && self.is_eligible(follower);
             Some(follower.progress.end().filter(|_| joins_soon).map_or(bound, |end| bound.min(end)))
         })
+    }
+
+    /// Whether the watermark waits for a replica: for every member of the maximal ISR (R123).
+    fn counts(&self, id: BrokerId) -> bool {
+        match self.isr.pending().filter(|_| planted(Flaw::CountsProposedIsr)) {
+            Some(proposal) => proposal.isr.iter().any(|&(member, _)| member == id),
+            None => self.isr.maximal_contains(id),
+        }
     }
 
     fn settle(&mut self, leader_end: Offset) {

@@ -2,6 +2,7 @@
 //! (R112–R118, R133, R134).
 
 use highwater_quorum::controller::{AlteredPartition, IsrProposal, IsrReason};
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_quorum::image::{Evidence, ExpandReason, ShrinkReason};
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Millis};
 
@@ -22,7 +23,7 @@ impl Leader {
             return;
         }
         let Some(end) = follower.progress.end() else { return };
-        let in_sync = end >= self.high_watermark && end >= self.epoch_start;
+        let in_sync = end >= self.high_watermark && (end >= self.epoch_start || planted(Flaw::JoinsAtWatermark));
         if !in_sync || !self.is_eligible(follower) {
             return;
         }
