@@ -7,6 +7,7 @@ use highwater_wire::{BrokerId, TopicPartition};
 use super::draft::Draft;
 use super::transition::Transition;
 use crate::controller::{Answer, ElectionKind, Refusal};
+use crate::flaws::{Flaw, planted};
 use crate::image::{LeaderReason, MetadataImage, PartitionState};
 
 /// The brokers that may lead and be in an ISR, as of the end of the entry that is being decided.
@@ -60,7 +61,7 @@ pub(super) fn candidate(state: &PartitionState, live: &Live, unclean: bool) -> O
     {
         return Some((leader, LeaderReason::Elr));
     }
-    if !unclean {
+    if !unclean && !planted(Flaw::LastKnownNeedsNoProof) {
         return None;
     }
     if state.isr.is_empty()
@@ -68,6 +69,9 @@ pub(super) fn candidate(state: &PartitionState, live: &Live, unclean: bool) -> O
         && let Some(leader) = first(&state.last_known_elr)
     {
         return Some((leader, LeaderReason::LastKnown));
+    }
+    if !unclean {
+        return None;
     }
     first(&state.replicas).map(|leader| (leader, LeaderReason::Unclean))
 }

@@ -8,6 +8,7 @@ use highwater_wire::{BrokerEpoch, DirectoryId};
 use super::{Departure, Draft, Live};
 use crate::controller::transition::Transition;
 use crate::controller::{Answer, DataClaim, Refusal, RegisterBroker};
+use crate::flaws::{Flaw, planted};
 use crate::image::{BrokerRegistration, BrokerState, Change, DataProof, METADATA_FEATURE, MetadataImage, ShrinkReason};
 
 /// A new process takes over the broker's id: fenced, under a new epoch, out of every ISR, and out of every ELR unless it
@@ -44,9 +45,11 @@ pub(in crate::controller) fn register(draft: &mut Draft, request: &RegisterBroke
 fn take_out(draft: &mut Draft, request: &RegisterBroker, proof: DataProof, previous: Option<&BrokerRegistration>) {
     let (image, broker) = (draft.image, request.broker);
     let lost = if proof == DataProof::None { BTreeSet::from([broker]) } else { BTreeSet::new() };
+    let gone = BTreeMap::from([(broker, None)]);
+    let keeps_all = planted(Flaw::RegistrationKeepsIsr);
     let departure = Departure {
-        gone: BTreeMap::from([(broker, None)]),
-        lost,
+        gone: if keeps_all { BTreeMap::new() } else { gone },
+        lost: if keeps_all { BTreeSet::new() } else { lost },
         forgotten: None,
         reason: ShrinkReason::BrokerRestarted,
         watermarks: BTreeMap::new(),
