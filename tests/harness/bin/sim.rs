@@ -1,0 +1,271 @@
+//! The simulation from the command line: many seeds, the planted bugs, or one seed with its trace.
+
+use std::panic;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use clap::{Parser, Subcommand};
+use highwater_tests::sim::flaws::{Flaw, hunt};
+use highwater_tests::sim::run::{Plan, Totals, run_seed};
+use highwater_tests::sim::trace::{Verbose, last_lines};
+use highwater_wire::Millis;
+
+/// Lines of the trace shown with a violation.
+const LINES_SHOWN: usize = 60;
+
+#[derive(Parser)]
+#[command(about = "Deterministic simulation of the data plane")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run seeds on all cores; the last line is JSON. Exit 1 at a violation.
+    Run {
+        /// `A..B`, B not included.
+        #[arg(long, value_parser = seed_range)]
+        seeds: std::ops::Range<u64>,
+        /// Simulated seconds of trouble per seed.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Keep going after a violation, and list all of them.
+        #[arg(long)]
+        all: bool,
+        /// Threads; default: all cores.
+        #[arg(long)]
+        threads: Option<usize>,
+    },
+    /// Plant each known bug and run ordinary seeds until it is caught. Exit 1 unless all are.
+    Flaws {
+        /// Seeds tried per bug.
+        #[arg(long, default_value_t = 3_000)]
+        seeds: u64,
+        /// Only this one, by its rule (`R242`); in this process.
+        #[arg(long)]
+        only: Option<String>,
+    },
+    /// Run one seed and print its trace.
+    Replay {
+        seed: u64,
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Plant this bug, by its rule.
+        #[arg(long)]
+        flaw: Option<String>,
+        /// Only the last lines.
+        #[arg(long)]
+        last: Option<usize>,
+    },
+}
+
+fn seed_range(text: &str) -> Result<std::ops::Range<u64>, String> {
+    let (from, to) = text.split_once("..").ok_or("seeds are given as A..B")?;
+    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
+    let range = number(from)?..number(to)?;
+    if range.is_empty() { Err(format!("{text} holds no seed")) } else { Ok(range) }
+}
+
+fn flaw_named(rule: &str) -> Option<Flaw> {
+    Flaw::ALL.into_iter().find(|flaw| flaw.rule().eq_ignore_ascii_case(rule))
+}
+
+thread_local! {
+    static SEED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().verb {
+        Verb::Run { seeds, seconds, all, threads } => run(seeds, seconds, all, threads),
+        Verb::Flaws { seeds, only: Some(rule) } => hunt_one(&rule, seeds),
+        Verb::Flaws { seeds, only: None } => hunt_all(seeds),
+        Verb::Replay { seed, seconds, flaw, last } => replay(seed, seconds, flaw.as_deref(), last),
+    }
+}
+
+fn run(seeds: std::ops::Range<u64>, seconds: u64, all: bool, threads: Option<usize>) -> ExitCode {
+    // Shipped assertions end the process in a release build: say first which seed it was.
+    panic::set_hook(Box::new(move |info| {
+        let seed = SEED.get();
+        eprintln!("seed {seed}: an assertion of the product failed: {info}");
+        if !all {
+            show_trace(seed, seconds);
+        }
+        std::process::exit(1);
+    }));
+    let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
+    let plan = Plan { time: Millis(seconds * 1_000), ..Plan::usual() };
+    let next = AtomicU64::new(seeds.start);
+    let stop = AtomicBool::new(false);
+    let began = Instant::now();
+    let mut totals = Totals::default();
+    let parts: Vec<Totals> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut totals = Totals::default();
+                    while !stop.load(Ordering::Relaxed) {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed >= seeds.end {
+                            break;
+                        }
+                        SEED.set(seed);
+                        let outcome = run_seed(seed, &plan);
+                        if let Some(violation) = &outcome.violation {
+                            println!("seed {seed}: {violation}");
+                            stop.fetch_or(!all, Ordering::Relaxed);
+                        }
+                        totals.add(&outcome);
+                    }
+                    totals
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("the hook ends the process first")).collect()
+    });
+    for part in parts {
+        totals.merge(part);
+    }
+    if let Some((seed, _)) = totals.violations.first()
+        && !all
+    {
+        show_trace(*seed, seconds);
+    }
+    let counts = &totals.counts;
+    let cpu_seconds = began.elapsed().as_secs_f64() * threads.min(totals.seeds as usize).max(1) as f64;
+    let simulated_seconds = totals.simulated_ms as f64 / 1_000.0;
+    let line = serde_json::json!({
+        "seeds": totals.seeds,
+        "simulated_hours": (simulated_seconds / 36.0).round() / 100.0,
+        "faults": counts.faults,
+        "leader_changes": counts.leader_changes,
+        "acked": counts.acked,
+        "violations": totals.violations.len(),
+        "real_time_factor": (simulated_seconds / cpu_seconds).round(),
+        "trace_hash": format!("{:016x}", totals.trace_hash),
+        "events": totals.events,
+        "batches_read": counts.read,
+        "isr_changes": counts.isr_changes,
+        "truncations": counts.truncations,
+        "elr_elections": counts.elr_elections,
+        "diverging_fetches": counts.diverging,
+        "topics": counts.topics,
+    });
+    println!("{line}");
+    if totals.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs a seed again in a process of its own and shows how it ended.
+fn show_trace(seed: u64, seconds: u64) {
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut replay = Command::new(program);
+    replay.args(["replay", &seed.to_string(), "--seconds", &seconds.to_string(), "--last", &LINES_SHOWN.to_string()]);
+    let _shown = replay.status();
+}
+
+fn replay(seed: u64, seconds: u64, flaw: Option<&str>, last: Option<usize>) -> ExitCode {
+    panic::set_hook(Box::new(move |info| {
+        if let Some(last) = last {
+            last_lines(last).iter().for_each(|line| println!("{line}"));
+        }
+        println!("seed {seed}: an assertion of the product failed: {info}");
+        std::process::exit(1);
+    }));
+    let flaw = match flaw.map(|rule| flaw_named(rule).ok_or(rule)) {
+        None => None,
+        Some(Ok(flaw)) => Some(flaw),
+        Some(Err(rule)) => {
+            eprintln!("no flaw is planted for {rule}; known: {}", rules());
+            return ExitCode::from(2);
+        }
+    };
+    let verbose = if last.is_some() { Verbose::Keep } else { Verbose::Print };
+    let plan = Plan { time: Millis(seconds * 1_000), flaw, verbose, ..Plan::usual() };
+    let outcome = run_seed(seed, &plan);
+    if let Some(last) = last {
+        last_lines(last).iter().for_each(|line| println!("{line}"));
+    }
+    println!("seed {seed}: {:?}, trace hash {:016x}", outcome.counts, outcome.trace_hash);
+    match outcome.violation {
+        None => ExitCode::SUCCESS,
+        Some(violation) => {
+            println!("seed {seed}: {violation}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn rules() -> String {
+    Flaw::ALL.map(Flaw::rule).join(", ")
+}
+
+fn hunt_one(rule: &str, seeds: u64) -> ExitCode {
+    let Some(flaw) = flaw_named(rule) else {
+        eprintln!("no flaw is planted for {rule}; known: {}", rules());
+        return ExitCode::from(2);
+    };
+    panic::set_hook(Box::new(move |info| {
+        // In a release build this is the end of the process; where panics unwind, `hunt` reports it instead.
+        if cfg!(panic = "abort") {
+            println!(
+                "{} {flaw:?}: caught by an assertion of the product: {}",
+                flaw.rule(),
+                one_line(&info.to_string())
+            );
+            std::process::exit(0);
+        }
+    }));
+    match hunt(flaw, 0..seeds, &Plan::usual()) {
+        Some(caught) => {
+            let text = one_line(&caught.text);
+            println!(
+                "{} {flaw:?}: caught by seed {} after {} seeds, {}: {text}",
+                flaw.rule(),
+                caught.seed,
+                caught.seeds,
+                caught.rule
+            );
+            ExitCode::SUCCESS
+        }
+        None => {
+            println!("{} {flaw:?}: NOT caught in {seeds} seeds", flaw.rule());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    let line = text.replace('\n', " ");
+    line.chars().take(240).collect()
+}
+
+/// Each flaw in a process of its own: a shipped assertion that fires ends it, which is as good as a violation.
+fn hunt_all(seeds: u64) -> ExitCode {
+    let Ok(program) = std::env::current_exe() else { return ExitCode::FAILURE };
+    let next = AtomicU64::new(0);
+    let caught = AtomicU64::new(0);
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(flaw) = Flaw::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    let mut hunter = Command::new(&program);
+                    hunter.args(["flaws", "--only", flaw.rule(), "--seeds", &seeds.to_string()]).stdin(Stdio::null());
+                    match hunter.output() {
+                        Ok(output) => {
+                            print!("{}", String::from_utf8_lossy(&output.stdout));
+                            caught.fetch_add(u64::from(output.status.success()), Ordering::Relaxed);
+                        }
+                        Err(error) => println!("{}: could not be run: {error}", flaw.rule()),
+                    }
+                }
+            });
+        }
+    });
+    let caught = caught.load(Ordering::Relaxed);
+    println!("{}", serde_json::json!({ "flaws": Flaw::ALL.len(), "caught": caught }));
+    if caught == Flaw::ALL.len() as u64 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,358 @@
+//! What goes wrong, when, and how much of it may: every kind has its own clock, drawn by the swarm.
+
+use highwater_wire::{BrokerId, TopicPartition};
+
+use super::World;
+use super::core::{Event, Fault};
+use super::network::Place;
+use super::node::End;
+use super::swarm::{Budget, Gaps};
+
+/// µs between two looks at missing topics.
+const TOPIC_LOOK: u64 = 400_000;
+
+fn gap_of(gaps: &Gaps, delete: u64, fault: Fault) -> u64 {
+    match fault {
+        Fault::Kill => gaps.kill,
+        Fault::Power => gaps.power,
+        Fault::Wipe => gaps.wipe,
+        Fault::Stop => gaps.stop,
+        Fault::Pause => gaps.pause,
+        Fault::Cut => gaps.cut,
+        Fault::Isolate => gaps.isolate,
+        Fault::Suspicion => gaps.suspicion,
+        Fault::ControllerOut => gaps.controller_out,
+        Fault::ControllerChange => gaps.controller_change,
+        Fault::HoldImages => gaps.image_hold,
+        Fault::Reset => gaps.reset,
+        Fault::DiskError => gaps.disk_error,
+        Fault::Preferred => gaps.preferred,
+        Fault::Double => gaps.double,
+        Fault::DeleteTopic => delete,
+        Fault::Mend { .. } | Fault::End { .. } | Fault::ReleaseImages(_) | Fault::MakeTopics => 0,
+    }
+}
+
+const KINDS: [Fault; 16] = [
+    Fault::Kill,
+    Fault::Power,
+    Fault::Wipe,
+    Fault::Stop,
+    Fault::Pause,
+    Fault::Cut,
+    Fault::Isolate,
+    Fault::Suspicion,
+    Fault::ControllerOut,
+    Fault::ControllerChange,
+    Fault::HoldImages,
+    Fault::Reset,
+    Fault::DiskError,
+    Fault::Preferred,
+    Fault::Double,
+    Fault::DeleteTopic,
+];
+
+impl World {
+    pub(super) fn schedule_faults(&mut self) {
+        self.core.after(TOPIC_LOOK, Event::Fault(Fault::MakeTopics));
+        for kind in KINDS {
+            self.schedule(kind, 2_000_000);
+        }
+    }
+
+    fn schedule(&mut self, kind: Fault, not_before: u64) {
+        let gap = gap_of(&self.core.swarm.gaps, self.core.swarm.delete_gap_ms, kind);
+        if gap > 0 && !self.core.healed {
+            let delay = not_before + self.rng.around(gap * 1_000);
+            self.core.after(delay, Event::Fault(kind));
+        }
+    }
+
+    /// The time of a fault has come.
+    pub(super) fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::MakeTopics => return self.make_topics(),
+            Fault::Mend { from, to } => return self.mend(from, to),
+            Fault::ReleaseImages(broker) => return self.release_images(broker),
+            _ if self.core.healed => return,
+            Fault::End { broker, end, restart_after } => return self.end(broker, end, restart_after),
+            _ => {}
+        }
+        match fault {
+            Fault::Kill => self.kill(),
+            Fault::Power => self.end_some(End::PowerLoss),
+            Fault::Wipe => self.end_some(End::Wiped),
+            Fault::Stop => self.stop(),
+            Fault::Pause => self.pause(),
+            Fault::Cut => self.cut(),
+            Fault::Isolate => self.isolate(),
+            Fault::Suspicion => {
+                if let Some(broker) = self.pick_up()
+                    && !self.quorum.is_out()
+                {
+                    self.core.fault(|| format!("false suspicion of b{broker}"));
+                    self.quorum.fence(&mut self.core, &[broker], "a false suspicion");
+                }
+            }
+            Fault::ControllerOut => {
+                let for_us = self.rng.around(self.core.swarm.gaps.controller_out_ms * 1_000);
+                self.core.fault(|| format!("no controller for {} ms", for_us / 1_000));
+                self.quorum.go_out(&mut self.core, for_us);
+            }
+            Fault::ControllerChange => {
+                self.core.fault(|| "another controller".to_owned());
+                self.quorum.come_back(&mut self.core);
+            }
+            Fault::HoldImages => {
+                if let Some(broker) = self.pick_up() {
+                    let for_us = self.rng.around(self.core.swarm.gaps.image_hold_ms * 1_000);
+                    self.core.fault(|| format!("b{broker} hears nothing of metadata for {} ms", for_us / 1_000));
+                    if let Some(node) = self.nodes.get_mut(&broker) {
+                        node.images_held = true;
+                    }
+                    self.core.after(for_us, Event::Fault(Fault::ReleaseImages(broker)));
+                }
+            }
+            Fault::Reset => self.reset_some(),
+            Fault::DiskError => {
+                if let Some(broker) = self.pick_up() {
+                    self.core.fault(|| format!("the disk of b{broker} fails"));
+                    if let Some(node) = self.nodes.get_mut(&broker) {
+                        node.fail_disk(&mut self.core);
+                    }
+                }
+            }
+            Fault::Preferred => {
+                if !self.quorum.is_out() {
+                    self.quorum.elect_preferred(&mut self.core);
+                }
+            }
+            Fault::Double => self.double(),
+            Fault::DeleteTopic => {
+                let number = self.rng.below(self.core.swarm.topics.len() as u64) as usize;
+                if self.quorum.delete_topic(&mut self.core, number) {
+                    self.lossy.retain(|(at, _)| self.core.book.partitions.contains_key(at));
+                    self.core.fault(|| format!("topic{number} is deleted"));
+                }
+            }
+            Fault::Mend { .. } | Fault::End { .. } | Fault::ReleaseImages(_) | Fault::MakeTopics => {}
+        }
+        self.schedule(fault, 0);
+    }
+
+    fn up(&self) -> Vec<BrokerId> {
+        self.nodes.values().filter(|n| n.is_up()).map(|n| n.id).collect()
+    }
+
+    fn pick_up(&mut self) -> Option<BrokerId> {
+        let up = self.up();
+        self.rng.pick(&up).copied()
+    }
+
+    /// Leaders are the more interesting victims.
+    fn pick_victim(&mut self) -> Option<BrokerId> {
+        let leaders: Vec<BrokerId> = self
+            .quorum
+            .image
+            .topics
+            .values()
+            .flat_map(|t| t.partitions.iter().filter_map(|p| p.leader))
+            .filter(|id| self.nodes.get(id).is_some_and(super::node::Node::is_up))
+            .collect();
+        if self.rng.chance(500) { self.rng.pick(&leaders).copied() } else { None }.or_else(|| self.pick_up())
+    }
+
+    fn restart_time(&mut self) -> u64 {
+        self.rng.around(self.core.swarm.restart_ms * 1_000)
+    }
+
+    fn kill(&mut self) {
+        let Some(broker) = self.pick_victim() else { return };
+        let restart_after = self.restart_time();
+        if self.rng.chance(350) {
+            // In the middle of a write: the end comes with the next one.
+            self.core.fault(|| format!("b{broker} will be killed in a write"));
+            if let Some(node) = self.nodes.get_mut(&broker) {
+                node.doom(&mut self.core);
+            }
+            return;
+        }
+        self.end(broker, End::Killed, restart_after);
+    }
+
+    fn end_some(&mut self, end: End) {
+        let Some(broker) = self.pick_victim() else { return };
+        let restart_after = self.restart_time();
+        self.end(broker, end, restart_after);
+    }
+
+    /// Ends a broker if the budget has room for what it would lose.
+    fn end(&mut self, broker: BrokerId, end: End, restart_after: u64) {
+        let loses = matches!(end, End::PowerLoss | End::Wiped);
+        if !self.nodes.get(&broker).is_some_and(super::node::Node::is_up) || (loses && !self.may_lose(broker)) {
+            return;
+        }
+        self.core.fault(|| format!("b{broker} ends: {end:?}, back in {} ms", restart_after / 1_000));
+        if loses {
+            for (&at, partition) in &self.core.book.partitions {
+                if partition.replicas.contains_key(&broker) {
+                    self.lossy.insert((at, broker));
+                }
+            }
+        }
+        if let Some(node) = self.nodes.get_mut(&broker) {
+            node.end(&mut self.core, end);
+        }
+        self.core.after(restart_after, Event::Start { broker });
+    }
+
+    /// Members that lost something and have caught up since count no more.
+    fn settle_losses(&mut self) {
+        let (nodes, quorum) = (&self.nodes, &self.quorum);
+        self.lossy.retain(|(at, broker)| {
+            let Some(state) = quorum.image.partition(*at) else { return false };
+            let up = nodes.get(broker).is_some_and(super::node::Node::is_up);
+            let epoch = nodes.get(broker).and_then(|n| n.process.as_ref()).and_then(|p| p.epoch);
+            let registered = epoch.is_some() && quorum.image.brokers.get(broker).map(|b| b.epoch) == epoch;
+            !(up && registered && state.isr.contains(broker))
+        });
+    }
+
+    fn may_lose(&mut self, broker: BrokerId) -> bool {
+        self.settle_losses();
+        let budget = self.core.swarm.budget;
+        if budget == Budget::None {
+            return true;
+        }
+        self.core.book.partitions.iter().filter(|(_, p)| p.replicas.contains_key(&broker)).all(|(at, partition)| {
+            let lossy = |id: &BrokerId| *id == broker || self.lossy.contains(&(*at, *id));
+            match budget {
+                Budget::Strict => partition.replicas.keys().filter(|id| lossy(id)).count() < partition.min_isr,
+                _ => partition.members().iter().any(|id| !lossy(id)),
+            }
+        })
+    }
+
+    fn stop(&mut self) {
+        let Some(broker) = self.pick_victim() else { return };
+        self.core.fault(|| format!("b{broker} is asked to stop"));
+        if let Some(process) = self.nodes.get_mut(&broker).and_then(|n| n.process.as_mut()) {
+            process.drain(&mut self.core);
+        }
+    }
+
+    fn pause(&mut self) {
+        let Some(broker) = self.pick_victim() else { return };
+        let Some(node) = self.nodes.get_mut(&broker).filter(|n| !n.paused) else { return };
+        let for_us = self.rng.around(self.core.swarm.gaps.pause_ms * 1_000);
+        node.paused = true;
+        if let Some(truth) = self.core.truth.get_mut(&broker) {
+            truth.paused = true;
+        }
+        self.core.fault(|| format!("b{broker} is paused for {} ms", for_us / 1_000));
+        self.core.after(for_us, Event::Resume { broker });
+    }
+
+    fn some_place(&mut self) -> Place {
+        let brokers = self.core.swarm.brokers as u64;
+        let drawn = self.rng.within(1, brokers + 1);
+        if drawn > brokers { Place::Controller } else { Place::Broker(drawn as i32) }
+    }
+
+    fn cut(&mut self) {
+        let (from, to) = (self.some_place(), self.some_place());
+        let for_us = self.rng.around(self.core.swarm.gaps.cut_ms * 1_000);
+        if from != to && self.core.net.cut(from, to) {
+            self.core.fault(|| format!("{from} does not reach {to} for {} ms", for_us / 1_000));
+            self.core.after(for_us, Event::Fault(Fault::Mend { from, to }));
+        }
+    }
+
+    fn isolate(&mut self) {
+        let Some(broker) = self.pick_victim() else { return };
+        let alone = Place::Broker(broker.0);
+        let for_us = self.rng.around(self.core.swarm.gaps.cut_ms * 1_000);
+        let both = self.rng.chance(600);
+        self.core.fault(|| format!("b{broker} is alone for {} ms", for_us / 1_000));
+        let mut others: Vec<Place> = (1..=self.core.swarm.brokers).map(Place::Broker).collect();
+        others.push(Place::Controller);
+        for other in others.into_iter().filter(|o| *o != alone) {
+            for (from, to) in [(other, alone), (alone, other)] {
+                if (both || to == alone) && self.core.net.cut(from, to) {
+                    self.core.after(for_us, Event::Fault(Fault::Mend { from, to }));
+                }
+            }
+        }
+    }
+
+    pub(super) fn mend(&mut self, from: Place, to: Place) {
+        for (at, packet) in self.core.net.mend(self.core.now, from, to) {
+            self.core.at(at, Event::Deliver(Box::new(packet)));
+        }
+        if let (Place::Controller, Place::Broker(id)) = (from, to) {
+            self.hand_image(BrokerId(id));
+        }
+    }
+
+    pub(super) fn release_images(&mut self, broker: BrokerId) {
+        if let Some(node) = self.nodes.get_mut(&broker) {
+            node.images_held = false;
+        }
+        self.hand_image(broker);
+    }
+
+    fn hand_image(&mut self, broker: BrokerId) {
+        if let Some(image) = self.nodes.get_mut(&broker).and_then(|n| n.waiting_image.take()) {
+            self.core.after(0, Event::Image { broker, image });
+        }
+    }
+
+    fn reset_some(&mut self) {
+        let links: Vec<_> =
+            (1..=self.core.swarm.brokers).flat_map(|id| self.core.net.links_of(Place::Broker(id))).collect();
+        if let Some(&link) = self.rng.pick(&links) {
+            let generation = self.core.net.generation(link);
+            self.core.fault(|| format!("{}–{} is reset", link.from, link.to));
+            self.core.after(0, Event::Broke { link, generation });
+        }
+    }
+
+    /// Several brokers one shortly after the other, in any of the ways, with another controller in between: the
+    /// classic ways to lose acknowledged records.
+    fn double(&mut self) {
+        let mut up = self.up();
+        let count = self.rng.within(2, 3).min(up.len() as u64);
+        let mut at = 0;
+        let back = self.restart_time();
+        for _ in 0..count {
+            let index = self.rng.below(up.len() as u64) as usize;
+            let broker = up.swap_remove(index);
+            let end = match self.rng.below(5) {
+                0 | 1 => End::Killed,
+                2 | 3 => End::PowerLoss,
+                _ => End::Wiped,
+            };
+            let restart_after =
+                if self.rng.chance(500) { self.rng.around(back) } else { self.rng.within(1_000, 300_000) };
+            self.core.after(at, Event::Fault(Fault::End { broker, end, restart_after }));
+            if self.rng.chance(400) {
+                self.core.after(at + 1, Event::Fault(Fault::ControllerChange));
+            }
+            at += self.rng.log_within(1_000, 4_000_000);
+        }
+    }
+
+    fn make_topics(&mut self) {
+        self.core.after(TOPIC_LOOK, Event::Fault(Fault::MakeTopics));
+        for number in 0..self.core.swarm.topics.len() {
+            if self.quorum.image.topic_named(&format!("topic{number}")).is_none() {
+                self.quorum.create_topic(&mut self.core, number);
+            }
+        }
+    }
+
+    /// Partitions of which more was lost at once than was promised to survive.
+    pub(super) fn is_within_promise(&self, _at: TopicPartition) -> bool {
+        self.core.swarm.budget == Budget::Strict
+    }
+}

@@ -1,0 +1,136 @@
+//! After every event: looks at the replica it touched, brings the book up to date, and has the invariants checked.
+
+use highwater_data::replication::{Replication, Role};
+use highwater_quorum::image::diff::LocalPartition;
+use highwater_wire::batch::BatchHeader;
+use highwater_wire::{BrokerId, LeaderEpoch, Offset, PartitionEpoch, TopicPartition};
+
+use super::super::book::{Look, Mirror, ReplicaBook};
+use super::super::core::Core;
+use super::super::invariants::Verdict;
+use super::{Hosted, Process};
+
+/// The batches of a log from `from` on, as (base, end, epoch, checksum).
+fn batches_from(hosted: &Hosted, from: i64) -> Vec<(i64, i64, i32, u32)> {
+    let view = hosted.replica.log().view();
+    let mut batches = Vec::new();
+    if from >= view.end.0 {
+        return batches;
+    }
+    let plan = hosted.replica.log().plan_read(Offset(from), view.end, usize::MAX, true);
+    let bytes = plan.and_then(|plan| plan.read()).expect("a log reads what it holds");
+    let mut at = 0;
+    while at < bytes.len() {
+        let header = BatchHeader::parse(&bytes[at..]).expect("a log holds batches");
+        let end = header.base_offset + i64::from(header.last_offset_delta) + 1;
+        batches.push((header.base_offset, end, header.leader_epoch, header.crc));
+        at += header.length as usize + 12;
+    }
+    batches
+}
+
+/// What a role shows.
+struct Glance {
+    leads: bool,
+    leader_epoch: LeaderEpoch,
+    partition_epoch: PartitionEpoch,
+    isr: Vec<BrokerId>,
+    maximal_isr: Vec<BrokerId>,
+    believed: Vec<(BrokerId, i64)>,
+}
+
+impl Glance {
+    fn of(replication: &Replication) -> Self {
+        let leader = if let Role::Leader(leader) = replication.role() { Some(leader) } else { None };
+        Self {
+            leads: leader.is_some(),
+            leader_epoch: replication.leader_epoch(),
+            partition_epoch: replication.partition_epoch(),
+            isr: leader.map_or_else(Vec::new, |l| l.isr().committed().to_vec()),
+            maximal_isr: leader.map_or_else(Vec::new, |l| l.isr().maximal().collect()),
+            believed: leader
+                .map_or_else(Vec::new, |l| l.follower_ends().filter_map(|(id, end)| Some((id, end?.0))).collect()),
+        }
+    }
+}
+
+impl Process {
+    /// A log was opened: its mirror is read anew.
+    pub(super) fn opened(&mut self, core: &mut Core, local: &LocalPartition) {
+        let at = local.at;
+        let Some(hosted) = self.hosted.get(&at) else { return };
+        let view = hosted.replica.log().view();
+        let book = core.book.partition(at);
+        let chain = book.committed.chain_at(view.start.0).unwrap_or(0);
+        let mut fresh = ReplicaBook {
+            mirror: Mirror::starting(view.start.0, chain),
+            process: self.number,
+            alive: true,
+            truncations: view.truncations,
+            start: view.start.0,
+            flushed_end: view.flushed_end.0,
+            ..ReplicaBook::default()
+        };
+        for (base, end, epoch, crc) in batches_from(hosted, view.start.0) {
+            if fresh.mirror.batches.is_empty() && base < fresh.mirror.origin {
+                fresh.mirror = Mirror::starting(base, book.committed.chain_at(base).unwrap_or(0));
+            }
+            fresh.mirror.push(base, end, epoch, crc);
+        }
+        let look = Look {
+            at,
+            broker: self.id,
+            process: self.number,
+            leads: false,
+            leader_epoch: 0,
+            partition_epoch: 0,
+            start: view.start.0,
+            high_watermark: view.start.0,
+            end: view.end.0,
+            flushed_end: view.flushed_end.0,
+            truncations: view.truncations,
+            epochs: &[],
+            isr: &[],
+            maximal_isr: &[],
+            believed: &[],
+        };
+        let verdict = core.book.reopened(&look, fresh);
+        core.check(verdict);
+    }
+
+    /// Looks at one replica.
+    pub(super) fn look(&mut self, core: &mut Core, at: TopicPartition) {
+        let verdict = self.look_at(core, at);
+        core.check(verdict);
+    }
+
+    fn look_at(&mut self, core: &mut Core, at: TopicPartition) -> Verdict {
+        let Some(hosted) = self.hosted.get(&at) else { return Ok(()) };
+        let replica = &hosted.replica;
+        let view = replica.log().view();
+        let glance = Glance::of(replica.replication());
+        let Some(known) = core.book.partition(at).replicas.get(&self.id) else { return Ok(()) };
+        let new =
+            if view.truncations != known.truncations { None } else { Some(batches_from(hosted, known.mirror.end())) };
+        let epochs: Vec<(i32, i64)> = view.epochs.entries().iter().map(|e| (e.epoch.0, e.start.0)).collect();
+        let look = Look {
+            at,
+            broker: self.id,
+            process: self.number,
+            leads: glance.leads,
+            leader_epoch: glance.leader_epoch.0,
+            partition_epoch: glance.partition_epoch.0,
+            start: view.start.0,
+            high_watermark: replica.replication().high_watermark().0,
+            end: view.end.0,
+            flushed_end: view.flushed_end.0,
+            truncations: view.truncations,
+            epochs: &epochs,
+            isr: &glance.isr,
+            maximal_isr: &glance.maximal_isr,
+            believed: &glance.believed,
+        };
+        let whole = || batches_from(hosted, view.start.0);
+        core.book.looked(&look, new, whole, &mut core.counts)
+    }
+}

@@ -1,0 +1,100 @@
+//! The data plane under simulated trouble: safe while it lasts, back to normal after it, the same every time, and no
+//! planted bug goes unnoticed. The long runs are `cargo run --release -p highwater-tests --bin sim -- run --seeds 0..500`.
+
+use highwater_tests::sim::World;
+use highwater_tests::sim::flaws::{Flaw, hunt};
+use highwater_tests::sim::run::{Plan, run_seed};
+use highwater_tests::sim::swarm::{Swarm, THREE_BROKERS, THREE_CALM_BROKERS};
+use highwater_wire::Millis;
+
+/// Simulated seconds a seed, in a build that is not optimised.
+const SHORT: Millis = Millis(15_000);
+
+fn for_each_seed(seeds: std::ops::Range<u64>, run: impl Fn(u64) + Sync) {
+    let next = std::sync::atomic::AtomicU64::new(seeds.start);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    run(seed);
+                }
+            });
+        }
+    });
+}
+
+fn assert_fine(seed: u64, plan: &Plan) {
+    let outcome = run_seed(seed, plan);
+    if let Some(violation) = outcome.violation {
+        panic!(
+            "seed {seed}: {violation}\nsee it: cargo run --release -p highwater-tests --bin sim -- replay {seed} --seconds {}",
+            plan.time.0 / 1_000
+        );
+    }
+}
+
+#[test]
+fn acknowledged_records_survive_crashes_and_partitions() {
+    let plan = Plan { time: SHORT, ..Plan::usual() };
+    for_each_seed(0..80, |seed| assert_fine(seed, &plan));
+}
+
+#[test]
+fn three_brokers_come_back_whole_after_trouble() {
+    for_each_seed(0..20, |seed| {
+        let mut world = World::new(seed, THREE_BROKERS, Swarm::draw_for(seed, THREE_BROKERS));
+        world.run_for(SHORT);
+        world.heal();
+        let patience = world.patience();
+        world.run_until(World::isr_is_full, patience);
+        world.scan();
+        assert_eq!(world.violation(), None, "seed {seed}");
+    });
+}
+
+#[test]
+fn without_faults_the_isr_never_changes() {
+    for_each_seed(0..10, |seed| {
+        let plan = Plan { shape: THREE_CALM_BROKERS, time: SHORT, ..Plan::usual() };
+        let outcome = run_seed(seed, &plan);
+        assert_eq!(outcome.violation, None, "seed {seed}");
+        assert_eq!(outcome.counts.leader_changes, 0, "seed {seed}: L5");
+        assert_eq!(outcome.counts.isr_changes, 0, "seed {seed}: L5");
+        assert!(outcome.counts.acked > 10, "seed {seed}: {:?}", outcome.counts);
+    });
+}
+
+#[test]
+fn seeds_that_once_failed_pass() {
+    let seeds: Vec<u64> = include_str!("seeds.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_whitespace().next()?.parse().ok())
+        .collect();
+    for_each_seed(0..seeds.len() as u64, |index| assert_fine(seeds[index as usize], &Plan::usual()));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for_each_seed(1_000..1_006, |seed| {
+        let plan = Plan { time: SHORT, ..Plan::usual() };
+        let (first, second) = (run_seed(seed, &plan), run_seed(seed, &plan));
+        assert_eq!(first.trace_hash, second.trace_hash, "seed {seed}");
+        assert_eq!(first.events, second.events, "seed {seed}");
+        assert_ne!(first.trace_hash, run_seed(seed + 100, &plan).trace_hash);
+    });
+}
+
+/// A few of the planted bugs; `sim -- flaws` has them all.
+#[test]
+fn planted_bugs_are_caught() {
+    let plan = Plan { time: Millis(30_000), ..Plan::usual() };
+    for flaw in [Flaw::CommitsBelowMinIsr, Flaw::IgnoresDivergence, Flaw::RegistrationKeepsIsr] {
+        let caught = hunt(flaw, 0..150, &plan);
+        assert!(caught.is_some(), "{flaw:?} went unnoticed");
+    }
+}
