@@ -1,0 +1,230 @@
+//! Request → handler → answer. One Kafka API a file: translate, ask the partitions or the quorum, translate back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_wire::api::ApiKey;
+use highwater_wire::request::{Request, RequestError, RequestHeader, request_limits};
+use highwater_wire::response::{Response, unsupported_api_versions};
+use tokio::time::Instant;
+use tracing::error;
+
+use crate::replica::message::Isolation;
+use crate::server::answers::{AnswerBytes, Answers, Place};
+use crate::server::connection::Waiting;
+
+pub mod api_versions;
+pub mod context;
+pub mod create_topics;
+pub mod delete_topics;
+pub mod describe_cluster;
+pub mod fetch;
+pub mod find_coordinator;
+pub mod init_producer_id;
+pub mod list_offsets;
+pub mod metadata;
+pub mod offset_for_leader_epoch;
+pub mod produce;
+
+use context::{Caller, Context};
+
+/// What became of a request.
+pub enum Handled {
+    /// Answered, or its answer comes from elsewhere: the next one may be handled.
+    Done,
+    /// The next one is handled when this is finished.
+    Later(Waiting),
+}
+
+/// What one connection's requests share.
+pub struct Session {
+    pub context: Arc<Context>,
+    pub caller: Arc<Caller>,
+    answers: Arc<Answers>,
+    /// Name and version of the client's software, or the client id of its last request; for the log.
+    client: String,
+    fetches: fetch::ConnectionFetches,
+}
+
+/// Where an answer goes.
+pub struct Respond {
+    answers: Arc<Answers>,
+    place: Place,
+    version: i16,
+    correlation_id: i32,
+}
+
+impl Respond {
+    /// Queues the answer; the connection, or whoever completes it, flushes.
+    pub fn send(self, response: &Response) {
+        let answer = match response.encode(self.version, self.correlation_id) {
+            Ok(chunks) => AnswerBytes::Frame(chunks.into_vec()),
+            Err(fault) => {
+                error!(api = %response.api(), version = self.version, %fault, "an answer cannot be encoded; this is a bug");
+                AnswerBytes::Close
+            }
+        };
+        self.answers.put(self.place, answer);
+    }
+
+    /// Queues a body that was encoded before.
+    pub fn send_body(self, api: ApiKey, body: bytes::Bytes) {
+        let frame = highwater_wire::response::frame_of_body(api, self.version, self.correlation_id, body);
+        let answer = frame.map_or(AnswerBytes::Close, |chunks| AnswerBytes::Frame(chunks.into_vec()));
+        self.answers.put(self.place, answer);
+    }
+
+    /// acks=0: no answer, or the end of the connection (R46).
+    pub fn send_nothing(self, failed: bool) {
+        self.answers.put(self.place, if failed { AnswerBytes::Close } else { AnswerBytes::Nothing });
+    }
+
+    /// The version of the request.
+    pub const fn version(&self) -> i16 {
+        self.version
+    }
+
+    /// What must be flushed when the answer is queued.
+    pub fn answers(&self) -> Arc<Answers> {
+        self.answers.clone()
+    }
+}
+
+impl Session {
+    pub fn new(context: Arc<Context>, caller: Caller, answers: Arc<Answers>) -> Self {
+        let fetches = fetch::ConnectionFetches::new(&context);
+        Self { context, caller: Arc::new(caller), answers, client: String::new(), fetches }
+    }
+
+    /// Who the peer says it is; for the log.
+    pub fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// Handles one frame.
+    ///
+    /// # Errors
+    /// The frame is no request that is served: close the connection.
+    pub fn handle(&mut self, frame: bytes::Bytes) -> Result<Handled, RequestError> {
+        let began = Instant::now();
+        let (header, request) = match Request::decode(frame, request_limits()) {
+            Ok(decoded) => decoded,
+            Err(RequestError::UnknownApiVersions { correlation_id, .. }) => {
+                let place = self.answers.reserve();
+                let answer = unsupported_api_versions(correlation_id);
+                let answer = answer.map_or(AnswerBytes::Close, |chunks| AnswerBytes::Frame(chunks.into_vec()));
+                self.answers.put(place, answer);
+                return Ok(Handled::Done);
+            }
+            Err(fault) => return Err(fault),
+        };
+        let api = header.api;
+        let handled = self.dispatch(header, request);
+        let took = began.elapsed();
+        match handled {
+            Handled::Done => self.context.metrics.handled(api, took),
+            Handled::Later(waiting) => {
+                let context = self.context.clone();
+                return Ok(Handled::Later(Box::pin(async move {
+                    waiting.await;
+                    context.metrics.handled(api, began.elapsed());
+                })));
+            }
+        }
+        Ok(handled)
+    }
+
+    fn dispatch(&mut self, header: RequestHeader, request: Request) -> Handled {
+        let RequestHeader { version, correlation_id, client_id, .. } = header;
+        let respond = Respond { answers: self.answers.clone(), place: self.answers.reserve(), version, correlation_id };
+        if self.client.is_empty()
+            && let Some(id) = &client_id
+        {
+            self.client = id.as_str().to_owned();
+        }
+        let (context, caller) = (&self.context, &self.caller);
+        match request {
+            Request::Produce(request) => {
+                produce::handle(context, caller, respond, request);
+                Handled::Done
+            }
+            Request::Fetch(request) => self.fetches.handle(context, caller, respond, request),
+            Request::ApiVersions(request) => {
+                if let Some(software) = api_versions::software(&request) {
+                    self.client = software;
+                }
+                respond.send(&api_versions::handle(context, version).into());
+                Handled::Done
+            }
+            Request::ListOffsets(request) => {
+                respond.send(&list_offsets::handle(context, version, &request).into());
+                Handled::Done
+            }
+            Request::OffsetForLeaderEpoch(request) => {
+                respond.send(&offset_for_leader_epoch::handle(context, &request).into());
+                Handled::Done
+            }
+            Request::FindCoordinator(request) => {
+                respond.send(&find_coordinator::handle(version, &request).into());
+                Handled::Done
+            }
+            Request::DescribeCluster(request) => {
+                respond.send(&describe_cluster::handle(context, caller, version, &request).into());
+                Handled::Done
+            }
+            Request::Metadata(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&metadata::handle(&context, &caller, version, request).await.into());
+                }))
+            }
+            Request::InitProducerId(request) => {
+                let context = context.clone();
+                Handled::Later(Box::pin(async move {
+                    respond.send(&init_producer_id::handle(&context, &request).await.into());
+                }))
+            }
+            Request::CreateTopics(request) => {
+                let context = context.clone();
+                Handled::Later(Box::pin(async move {
+                    respond.send(&create_topics::handle(&context, version, &request).await.into());
+                }))
+            }
+            Request::DeleteTopics(request) => {
+                let context = context.clone();
+                Handled::Later(Box::pin(async move {
+                    respond.send(&delete_topics::handle(&context, version, &request).await.into());
+                }))
+            }
+        }
+    }
+
+    /// The peer closed the connection, or it broke.
+    pub fn peer_gone(&self, error: Option<&std::io::Error>, truncated: Option<highwater_wire::frame::FrameError>) {
+        if let Some((broker, epoch)) = self.fetches.follower() {
+            self.context.quorum.suspect(broker, epoch);
+        }
+        let caller = &self.caller;
+        tracing::debug!(peer = %caller.peer, client = self.client, ?error, ?truncated, "connection closed by its peer");
+    }
+
+    /// A fetch that waits is answered now: the client has sent its next request, or the server stops.
+    pub fn interrupt(&self) {
+        self.fetches.wake();
+    }
+
+    /// The connection is gone.
+    pub fn close(&mut self) {
+        self.fetches.close(&self.context);
+    }
+}
+
+/// `IsolationLevel` of the wire: 1 is read_committed.
+pub(crate) const fn isolation(level: i8) -> Isolation {
+    if level == 1 { Isolation::ReadCommitted } else { Isolation::ReadUncommitted }
+}
+
+/// A span of the wire, in milliseconds; negative ones are none.
+pub(crate) fn millis(span: i32) -> Duration {
+    Duration::from_millis(u64::try_from(span).unwrap_or(0))
+}

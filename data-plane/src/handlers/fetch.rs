@@ -1,0 +1,641 @@
+//! Fetch (1, v4–18): consumers and followers, with and without sessions (R68–R91, D20–D22).
+//!
+//! v7 sessions (KIP-227), v11 followers may answer consumers, v12 diverging epochs, v13 topic ids, v15 replica state, v16
+//! endpoints beside errors 6 and 74. The session is the waiter: each of its partitions is asked once and then says by
+//! itself when there is news, so that a round costs what is ready, not what is followed. A fetch without a session uses
+//! the connection as its session, for one round.
+//!
+//! A follower's fetch moves the watermark: it is accepted on the inter-broker listener only (D22); elsewhere 29.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use highwater_quorum::MetadataImage;
+use highwater_wire::batch::{BatchHeader, Codec, LOG_OVERHEAD_BYTES, RecordBatch};
+use highwater_wire::fetch::{CurrentLeader, EpochEnd, FetchResponse, FetchedPartition, FetchedTopic, NodeEndpoint};
+use highwater_wire::request::{FetchRequest, StrBytes};
+use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offset, TopicId, TopicPartition};
+use parking_lot::Mutex;
+
+use super::context::{Caller, Context, by_id, by_name, leader_hint, live_endpoint};
+use super::{Handled, Respond, isolation};
+use crate::fetch_session::{
+    Answered, Asked, FINAL_EPOCH, FetchSession, INITIAL_EPOCH, PartitionKey, SessionTable, TopicKey,
+};
+use crate::handlers::context::Sessions;
+use crate::partitions::waiters::Waiter;
+use crate::partitions::{Deliveries, Partitions, Store};
+use crate::replica::message::{
+    Diverging, Fetch, FetchGrant, LastArrival, Refusal, ReplicaReply, ReplicaRequest, Watch,
+};
+
+/// Names the connections, so that a session ends with the connection it was last used on.
+static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
+
+/// One session, or the fetches of one connection that has none.
+pub struct OpenSession {
+    /// 0: no session.
+    id: i32,
+    waiter: Arc<Waiter>,
+    /// Only of a follower's session (D20).
+    arrival: Option<LastArrival>,
+    state: Mutex<State>,
+}
+
+struct State {
+    session: FetchSession,
+    /// Whose keys these are; for the ready list.
+    resolved: HashMap<TopicPartition, PartitionKey>,
+    /// Partitions that have the waiter registered.
+    armed: HashSet<TopicPartition>,
+    /// Partitions that do not: asked again in the next round.
+    unarmed: BTreeSet<PartitionKey>,
+    /// The connection it was last used on.
+    connection: u64,
+}
+
+impl OpenSession {
+    fn new(id: i32, partitions: &Partitions, follower: bool, by_id: bool, connection: u64) -> Self {
+        Self {
+            id,
+            waiter: partitions.waiters.open(),
+            arrival: (follower && id != 0).then(LastArrival::default),
+            state: Mutex::new(State {
+                session: FetchSession::new(by_id),
+                resolved: HashMap::new(),
+                armed: HashSet::new(),
+                unarmed: BTreeSet::new(),
+                connection,
+            }),
+        }
+    }
+
+    /// Wakes it no more.
+    fn close(&self, context: &Context) {
+        context.partitions.waiters.close(self.waiter.id);
+        let armed = std::mem::take(&mut self.state.lock().armed);
+        let mut deliveries = Deliveries::new();
+        let now = context.partitions.clock.now();
+        for at in armed {
+            context.partitions.enter_with(at, ReplicaRequest::Unwatch(self.waiter.id), now, &mut deliveries);
+        }
+        context.partitions.deliver(&mut deliveries);
+    }
+}
+
+impl Sessions {
+    pub fn new(slots: usize) -> Self {
+        Self { table: SessionTable::new(slots), open: HashMap::new() }
+    }
+}
+
+/// The fetches of one connection.
+pub struct ConnectionFetches {
+    connection: u64,
+    /// For fetches without a session; made when needed.
+    sessionless: Option<Arc<OpenSession>>,
+    /// Sessions used here.
+    used: HashMap<i32, Arc<OpenSession>>,
+    /// The broker that fetches here.
+    follower: Option<(BrokerId, BrokerEpoch)>,
+}
+
+/// One request on its way.
+struct Round {
+    context: Arc<Context>,
+    caller: Arc<Caller>,
+    respond: Respond,
+    session: Arc<OpenSession>,
+    who: crate::replica::message::Caller,
+    version: i16,
+    bytes_min: u32,
+    bytes_max: u32,
+    arrived: Millis,
+    first_ask: bool,
+    outcomes: BTreeMap<PartitionKey, Outcome>,
+}
+
+/// What a partition said last.
+enum Outcome {
+    Granted(Box<FetchGrant<Store>>),
+    Diverging(Diverging),
+    Refused { at: Option<TopicPartition>, code: ErrorCode, refusal: Option<Refusal> },
+}
+
+impl ConnectionFetches {
+    pub fn new(_context: &Context) -> Self {
+        let connection = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
+        Self { connection, sessionless: None, used: HashMap::new(), follower: None }
+    }
+
+    /// The broker at the other end, once it has fetched.
+    pub const fn follower(&self) -> Option<(BrokerId, BrokerEpoch)> {
+        self.follower
+    }
+
+    /// Ends the waits.
+    pub fn wake(&self) {
+        for session in self.used.values().chain(&self.sessionless) {
+            session.waiter.wake();
+        }
+    }
+
+    /// The connection is gone, and its sessions with it: their client starts over with a full fetch (R91).
+    pub fn close(&mut self, context: &Context) {
+        if let Some(session) = self.sessionless.take() {
+            session.close(context);
+        }
+        for (id, session) in self.used.drain() {
+            if session.state.lock().connection == self.connection {
+                end_session(context, id);
+            }
+        }
+    }
+
+    pub fn handle(
+        &mut self,
+        context: &Arc<Context>,
+        caller: &Arc<Caller>,
+        respond: Respond,
+        request: FetchRequest,
+    ) -> Handled {
+        let version = respond.version();
+        let arrived = context.partitions.clock.mono();
+        let (replica, epoch) = if version >= 15 {
+            (request.replica_state.replica_id, BrokerEpoch::from_wire(request.replica_state.replica_epoch))
+        } else {
+            (request.replica_id, None)
+        };
+        let follower = BrokerId::from_wire(replica);
+        let who = match follower {
+            Some(id) => crate::replica::message::Caller::Follower { id, epoch },
+            None => crate::replica::message::Caller::Consumer(isolation(request.isolation_level)),
+        };
+        if follower.is_some() && !caller.inter_broker {
+            respond.send(&refuse_all(&request, version, ErrorCode::TopicAuthorizationFailed).into());
+            return Handled::Done;
+        }
+        self.follower = follower.zip(epoch).or(self.follower);
+        let (session, asked) = match self.session(context, version, follower.is_some(), &request, arrived) {
+            Ok(resolved) => resolved,
+            Err(code) => {
+                respond.send(&FetchResponse { error: code, ..FetchResponse::default() }.into());
+                return Handled::Done;
+            }
+        };
+        let bytes_max = u32::try_from(request.max_bytes).unwrap_or(0).min(context.server.fetch_bytes_max);
+        let mut round = Round {
+            context: context.clone(),
+            caller: caller.clone(),
+            respond,
+            session,
+            who,
+            version,
+            bytes_min: u32::try_from(request.min_bytes).unwrap_or(0).min(bytes_max),
+            bytes_max,
+            arrived,
+            first_ask: true,
+            outcomes: BTreeMap::new(),
+        };
+        round.ask(asked);
+        if let Some(arrival) = &round.session.arrival {
+            arrival.store(arrived);
+        }
+        let wait = super::millis(request.max_wait_ms);
+        if wait.is_zero() || round.is_complete() {
+            round.answer();
+            return Handled::Done;
+        }
+        round.first_ask = false;
+        let _ = round.session.waiter.take_stop();
+        Handled::Later(Box::pin(round.wait(wait)))
+    }
+
+    /// The session of a request, and the partitions to ask now.
+    fn session(
+        &mut self,
+        context: &Arc<Context>,
+        version: i16,
+        follower: bool,
+        request: &FetchRequest,
+        now: Millis,
+    ) -> Result<(Arc<OpenSession>, BTreeSet<PartitionKey>), ErrorCode> {
+        let by_id = version >= 13;
+        let (id, epoch) = if version >= 7 { (request.session_id, request.session_epoch) } else { (0, FINAL_EPOCH) };
+        if epoch == INITIAL_EPOCH || epoch == FINAL_EPOCH {
+            if id != 0 {
+                self.used.remove(&id);
+                end_session(context, id);
+            }
+            let partitions = request.topics.iter().map(|topic| topic.partitions.len()).sum();
+            let opened = (epoch == INITIAL_EPOCH)
+                .then(|| open_session(context, self.connection, follower, by_id, partitions, now));
+            let session = match opened.flatten() {
+                Some(session) => {
+                    self.used.insert(session.id, session.clone());
+                    session
+                }
+                None => self.without_session(context, by_id),
+            };
+            let mut state = session.state.lock();
+            let asked = take_asked(&mut state.session, request, by_id);
+            drop(state);
+            return Ok((session, asked));
+        }
+        let session = match self.used.get(&id) {
+            Some(session) => session.clone(),
+            None => {
+                let session = context.sessions.lock().open.get(&id).cloned();
+                let session = session.ok_or(ErrorCode::FetchSessionIdNotFound)?;
+                self.used.insert(id, session.clone());
+                session
+            }
+        };
+        let mut state = session.state.lock();
+        state.session.accept(epoch, by_id)?;
+        state.connection = self.connection;
+        let mut asked = take_asked(&mut state.session, request, by_id);
+        let forgotten = forget(&mut state, request, by_id);
+        asked.append(&mut state.unarmed);
+        let ready = session.waiter.take_ready();
+        asked.extend(ready.iter().filter_map(|at| state.resolved.get(at)).cloned());
+        let partitions = state.session.len();
+        drop(state);
+        // Evicted meanwhile: it lives on for this answer, the next request is told.
+        if !context.sessions.lock().touch(id, partitions, now) {
+            self.used.remove(&id);
+            return Err(ErrorCode::FetchSessionIdNotFound);
+        }
+        for at in forgotten {
+            context.partitions.enter(at, ReplicaRequest::Unwatch(session.waiter.id));
+        }
+        Ok((session, asked))
+    }
+
+    fn without_session(&mut self, context: &Context, by_id: bool) -> Arc<OpenSession> {
+        let session = self
+            .sessionless
+            .get_or_insert_with(|| Arc::new(OpenSession::new(0, &context.partitions, false, by_id, self.connection)));
+        let mut state = session.state.lock();
+        state.session = FetchSession::new(by_id);
+        state.unarmed.clear();
+        let armed = std::mem::take(&mut state.armed);
+        state.resolved.retain(|at, _| armed.contains(at));
+        state.armed = armed;
+        drop(state);
+        let _ = session.waiter.take_ready();
+        session.clone()
+    }
+}
+
+impl Sessions {
+    /// `false`: there is no such session.
+    fn touch(&mut self, id: i32, partitions: usize, now: Millis) -> bool {
+        self.table.used(id, partitions, now);
+        self.open.contains_key(&id)
+    }
+}
+
+fn open_session(
+    context: &Context,
+    connection: u64,
+    follower: bool,
+    by_id: bool,
+    partitions: usize,
+    now: Millis,
+) -> Option<Arc<OpenSession>> {
+    let id = rand::random_range(1..i32::MAX);
+    let mut sessions = context.sessions.lock();
+    let evicted = sessions.table.open(id, follower, partitions, now).ok()?;
+    let evicted = evicted.and_then(|evicted| sessions.open.remove(&evicted));
+    let session = Arc::new(OpenSession::new(id, &context.partitions, follower, by_id, connection));
+    sessions.open.insert(id, session.clone());
+    drop(sessions);
+    if let Some(evicted) = evicted {
+        evicted.close(context);
+    }
+    Some(session)
+}
+
+fn end_session(context: &Context, id: i32) {
+    let mut sessions = context.sessions.lock();
+    sessions.table.close(id);
+    let ended = sessions.open.remove(&id);
+    drop(sessions);
+    if let Some(ended) = ended {
+        ended.close(context);
+    }
+}
+
+fn key(by_id: bool, id: TopicId, name: &StrBytes, partition: i32) -> PartitionKey {
+    let topic = if by_id { TopicKey::Id(id) } else { TopicKey::Name(name.as_str().into()) };
+    PartitionKey { topic, partition }
+}
+
+/// Enters what the request asks into the session; gives the keys.
+fn take_asked(session: &mut FetchSession, request: &FetchRequest, by_id: bool) -> BTreeSet<PartitionKey> {
+    let mut keys = BTreeSet::new();
+    for topic in &request.topics {
+        for asked in &topic.partitions {
+            let key = key(by_id, topic.topic_id.into(), &topic.topic, asked.partition);
+            session.ask(
+                key.clone(),
+                Asked {
+                    offset: asked.fetch_offset,
+                    bytes_max: u32::try_from(asked.partition_max_bytes).unwrap_or(0),
+                    leader_epoch: LeaderEpoch::from_wire(asked.current_leader_epoch),
+                    last_fetched_epoch: LeaderEpoch::from_wire(asked.last_fetched_epoch),
+                    log_start: Offset::from_wire(asked.log_start_offset),
+                },
+            );
+            keys.insert(key);
+        }
+    }
+    keys
+}
+
+/// Removes what the request forgets; gives the partitions that still have the waiter registered.
+fn forget(state: &mut State, request: &FetchRequest, by_id: bool) -> Vec<TopicPartition> {
+    let mut forgotten = BTreeSet::new();
+    for topic in &request.forgotten_topics_data {
+        for partition in &topic.partitions {
+            let key = key(by_id, topic.topic_id.into(), &topic.topic, *partition);
+            state.session.forget(&key);
+            state.unarmed.remove(&key);
+            forgotten.insert(key);
+        }
+    }
+    if forgotten.is_empty() {
+        return Vec::new();
+    }
+    let gone: Vec<_> = state.resolved.iter().filter(|(_, key)| forgotten.contains(key)).map(|(at, _)| *at).collect();
+    for at in &gone {
+        state.resolved.remove(at);
+        state.armed.remove(at);
+    }
+    gone
+}
+
+fn refuse_all(request: &FetchRequest, version: i16, code: ErrorCode) -> FetchResponse {
+    let topics = request.topics.iter().map(|topic| FetchedTopic {
+        name: if version >= 13 { StrBytes::default() } else { topic.topic.clone() },
+        id: topic.topic_id.into(),
+        partitions: topic.partitions.iter().map(|asked| FetchedPartition::new(asked.partition, code)).collect(),
+    });
+    FetchResponse { topics: topics.collect(), ..FetchResponse::default() }
+}
+
+impl Round {
+    /// Asks partitions, in the session's order; their answers replace what they said before.
+    fn ask(&mut self, keys: BTreeSet<PartitionKey>) {
+        let image = self.context.image();
+        let mut deliveries = Deliveries::new();
+        let now = self.context.partitions.clock.now();
+        let session = self.session.clone();
+        let mut state = session.state.lock();
+        for key in &keys {
+            self.outcomes.remove(key);
+        }
+        let mut granted = 0usize;
+        for outcome in self.outcomes.values() {
+            granted += outcome.bytes_granted();
+        }
+        for key in state.session.in_order(keys) {
+            let Some(asked) = state.session.asked(&key) else { continue };
+            let at = match resolve(&image, &key) {
+                Ok(at) => at,
+                Err(code) => {
+                    state.unarmed.insert(key.clone());
+                    self.outcomes.insert(key, Outcome::Refused { at: None, code, refusal: None });
+                    continue;
+                }
+            };
+            let room = (self.bytes_max as usize).saturating_sub(granted);
+            let fetch = Fetch {
+                caller: self.who,
+                leader_epoch: asked.leader_epoch,
+                offset: Offset(asked.offset),
+                last_fetched_epoch: asked.last_fetched_epoch.filter(|_| self.version >= 12),
+                follower_log_start: asked.log_start,
+                bytes_max: asked.bytes_max.min(u32::try_from(room).unwrap_or(u32::MAX)),
+                first_whole: granted == 0,
+                any_replica: self.version >= 11,
+                watch: Some(Watch {
+                    waiter: session.waiter.id,
+                    bytes_min: self.bytes_min.max(1),
+                    arrival: session.arrival.clone(),
+                }),
+                arrived: self.arrived,
+                first_ask: self.first_ask,
+            };
+            let reply = self.context.partitions.enter_with(at, ReplicaRequest::Fetch(fetch), now, &mut deliveries);
+            let mut watched = false;
+            let outcome = match reply {
+                Some(ReplicaReply::Fetched(grant)) => {
+                    watched = grant.watched;
+                    Outcome::Granted(Box::new(grant))
+                }
+                Some(ReplicaReply::Diverging(diverging)) => Outcome::Diverging(diverging),
+                Some(ReplicaReply::Refused(refusal)) => {
+                    Outcome::Refused { at: Some(at), code: refusal.code(), refusal: Some(refusal) }
+                }
+                _ => Outcome::Refused { at: Some(at), code: ErrorCode::NotLeaderOrFollower, refusal: None },
+            };
+            granted += outcome.bytes_granted();
+            state.resolved.insert(at, key.clone());
+            if watched {
+                state.armed.insert(at);
+                state.unarmed.remove(&key);
+            } else {
+                state.armed.remove(&at);
+                state.unarmed.insert(key.clone());
+            }
+            self.outcomes.insert(key, outcome);
+        }
+        drop(state);
+        self.context.partitions.deliver(&mut deliveries);
+    }
+
+    /// Whether it need not wait (R79).
+    fn is_complete(&self) -> bool {
+        let mut available = 0u64;
+        for outcome in self.outcomes.values() {
+            match outcome {
+                Outcome::Granted(grant) => available = available.saturating_add(grant.available),
+                Outcome::Diverging(_) | Outcome::Refused { .. } => return true,
+            }
+        }
+        available >= u64::from(self.bytes_min) || self.session.state.lock().session.is_empty()
+    }
+
+    /// Waits for news, or for `wait` to pass; then answers.
+    async fn wait(mut self, wait: std::time::Duration) {
+        let deadline = tokio::time::Instant::now() + wait;
+        let session = self.session.clone();
+        let mut timed_out = false;
+        loop {
+            timed_out |= tokio::time::timeout_at(deadline, session.waiter.woken()).await.is_err();
+            let mut state = session.state.lock();
+            let ready = session.waiter.take_ready();
+            let mut asked: BTreeSet<_> = ready.iter().filter_map(|at| state.resolved.get(at)).cloned().collect();
+            asked.append(&mut state.unarmed);
+            drop(state);
+            // The grants of before are read only now: what could not be promised then may be promised now (R80).
+            asked.extend(
+                self.outcomes.iter().filter(|(_, outcome)| outcome.bytes_granted() > 0).map(|(key, _)| key.clone()),
+            );
+            if !asked.is_empty() {
+                self.ask(asked);
+            }
+            if timed_out || self.is_complete() || session.waiter.take_stop() {
+                break;
+            }
+        }
+        self.answer();
+    }
+
+    /// Reads what was granted and queues the answer.
+    fn answer(self) {
+        let image = self.context.image();
+        let session = self.session.clone();
+        let order = session.state.lock().session.in_order(self.outcomes.keys().cloned());
+        let mut outcomes = self.outcomes;
+        let mut told: Vec<(PartitionKey, FetchedPartition)> = Vec::with_capacity(order.len());
+        for key in order {
+            let Some(outcome) = outcomes.remove(&key) else { continue };
+            let partition = outcome.tell(&image, self.version, key.partition);
+            told.push((key, partition));
+        }
+        let mut state = session.state.lock();
+        if self.session.id != 0 {
+            told.retain(|(key, partition)| state.session.must_tell(key, answered(partition)));
+        }
+        drop(state);
+        let bytes = told.iter().map(|(_, partition)| partition.records.len() as u64).sum();
+        let follower = matches!(self.who, crate::replica::message::Caller::Follower { .. });
+        self.context.metrics.fetched(bytes, follower);
+        let node_endpoints = endpoints(&image, &self.caller, self.version, &told);
+        let mut response = FetchResponse { session_id: self.session.id, node_endpoints, ..FetchResponse::default() };
+        for (key, partition) in told {
+            push(&mut response.topics, &key.topic, partition);
+        }
+        self.respond.send(&response.into());
+    }
+}
+
+impl Outcome {
+    fn bytes_granted(&self) -> usize {
+        match self {
+            Self::Granted(grant) => grant.plan.as_ref().map_or(0, |plan| plan.bytes_max()),
+            Self::Diverging(_) | Self::Refused { .. } => 0,
+        }
+    }
+
+    /// Reads the records, if there are any.
+    fn tell(self, image: &MetadataImage, version: i16, index: i32) -> FetchedPartition {
+        let mut partition = FetchedPartition::new(index, ErrorCode::None);
+        match self {
+            Self::Granted(grant) => {
+                partition.high_watermark = Some(grant.high_watermark);
+                partition.last_stable_offset = Some(grant.last_stable_offset);
+                partition.log_start_offset = Some(grant.log_start);
+                match grant.plan.as_ref().map(|plan| plan.read()) {
+                    None => {}
+                    Some(Ok(records)) if version < 10 && holds_zstd(&records) => {
+                        return FetchedPartition::new(index, ErrorCode::UnsupportedCompressionType);
+                    }
+                    Some(Ok(records)) => partition.records = records,
+                    Some(Err(error)) => {
+                        tracing::error!(index, %error, "cannot read records that the log says it holds");
+                        return FetchedPartition::new(index, ErrorCode::KafkaStorageError);
+                    }
+                }
+            }
+            Self::Diverging(diverging) => {
+                partition.high_watermark = Some(diverging.high_watermark);
+                partition.last_stable_offset = Some(diverging.high_watermark);
+                partition.log_start_offset = Some(diverging.log_start);
+                partition.diverging = Some(EpochEnd { epoch: diverging.epoch, end: diverging.end });
+            }
+            Self::Refused { at, code, refusal } => {
+                partition.error = code;
+                let names_leader = matches!(code, ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch);
+                if let Some(at) = at.filter(|_| names_leader && version >= 16) {
+                    let hint = leader_hint(image, at, refusal.as_ref());
+                    partition.current_leader =
+                        hint.map(|(leader, epoch)| CurrentLeader { leader: Some(leader), epoch });
+                }
+            }
+        }
+        partition
+    }
+}
+
+/// R84: clients of Fetch v9 and older do not know zstd.
+fn holds_zstd(records: &Bytes) -> bool {
+    let mut rest = records.clone();
+    while let Ok(header) = BatchHeader::parse(&rest) {
+        let length = LOG_OVERHEAD_BYTES + usize::try_from(header.length).unwrap_or(0);
+        if length > rest.len() {
+            break;
+        }
+        let batch = RecordBatch::parse(rest.split_to(length));
+        if batch.is_ok_and(|batch| batch.codec() == Ok(Codec::Zstd)) {
+            return true;
+        }
+    }
+    false
+}
+
+fn resolve(image: &MetadataImage, key: &PartitionKey) -> Result<TopicPartition, ErrorCode> {
+    match &key.topic {
+        TopicKey::Id(id) => by_id(image, *id, key.partition),
+        TopicKey::Name(name) => by_name(image, name, key.partition),
+    }
+    .map(|(at, _)| at)
+}
+
+fn answered(partition: &FetchedPartition) -> Answered {
+    Answered {
+        error: partition.error,
+        diverging: partition.diverging.is_some(),
+        preferred_replica: partition.preferred_read_replica.is_some(),
+        records: !partition.records.is_empty(),
+        high_watermark: Offset::to_wire(partition.high_watermark),
+        log_start: Offset::to_wire(partition.log_start_offset),
+    }
+}
+
+/// Adds a partition behind the last topic if it is the same one: the order of partitions is kept.
+fn push(topics: &mut Vec<FetchedTopic>, key: &TopicKey, partition: FetchedPartition) {
+    let (name, id) = match key {
+        TopicKey::Id(id) => ("", *id),
+        TopicKey::Name(name) => (&**name, TopicId::from_bytes([0; 16])),
+    };
+    match topics.last_mut() {
+        Some(last) if last.id == id && last.name.as_str() == name => last.partitions.push(partition),
+        _ => topics.push(FetchedTopic { name: name.into(), id, partitions: vec![partition] }),
+    }
+}
+
+/// Where the leaders named in the answer are (R54).
+fn endpoints(
+    image: &MetadataImage,
+    caller: &Caller,
+    version: i16,
+    told: &[(PartitionKey, FetchedPartition)],
+) -> Vec<NodeEndpoint> {
+    if version < 16 {
+        return Vec::new();
+    }
+    let leaders: BTreeSet<_> =
+        told.iter().filter_map(|(_, partition)| partition.current_leader.and_then(|current| current.leader)).collect();
+    let known = leaders.into_iter().filter_map(|id| {
+        let endpoint = live_endpoint(image, id, &caller.listener)?;
+        let rack = image.brokers.get(&id).and_then(|broker| broker.rack.as_deref().map(StrBytes::from));
+        Some(NodeEndpoint { id, host: endpoint.host.as_str().into(), port: i32::from(endpoint.port), rack })
+    });
+    known.collect()
+}
