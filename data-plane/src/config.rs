@@ -47,6 +47,17 @@ pub struct DataPlaneConfig {
 pub struct Boot {
     /// `/proc/sys/kernel/random/boot_id`; `None` when unreadable, and then nothing is proved.
     pub id: Option<String>,
+    /// How long the machine has been up (CLOCK_BOOTTIME), in milliseconds.
+    pub uptime_ms: u64,
+}
+
+impl Boot {
+    /// What this machine's kernel says now. To be read once per process.
+    pub fn of_this_machine() -> Self {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        let uptime = u64::try_from(rustix::system::sysinfo().uptime).unwrap_or(0);
+        Self { id: id.map(|id| id.trim().to_owned()), uptime_ms: uptime * 1_000 }
+    }
 }
 
 /// A listener: its name, the address it is bound to and the one that is told to others.

@@ -6,10 +6,22 @@
 pub mod config;
 pub mod disk;
 pub mod error;
+pub mod fetch_session;
+pub mod fetcher;
+pub mod handlers;
+pub mod identity;
+pub mod isr_reporter;
+pub mod keeping;
+pub mod lifecycle;
 pub mod log;
 pub mod log_view;
+pub mod net;
+pub mod partitions;
+pub mod reconcile;
 pub mod replica;
 pub mod replication;
+pub mod server;
+pub mod sync_pool;
 pub mod view;
 
 pub use config::{
@@ -18,14 +30,55 @@ pub use config::{
 pub use error::DataPlaneError;
 pub use view::{NodeView, Phase, Recovery, ReplicaView};
 
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use highwater_quorum::QuorumClient;
+use highwater_wire::ClusterId;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use disk::FsDisk;
+use fetcher::Fetchers;
+use handlers::context::{Context, Sessions};
+use identity::Identity;
+use lifecycle::{Lifecycle, Wish};
+use log::LogDir;
+use log::log_dir::Opening;
+use net::Bound;
+use partitions::{Deliveries, Edges, Hosted, Partitions, Request};
+use server::metrics::ServerMetrics;
+use sync_pool::SyncPool;
+use view::NodeState;
+
+/// How long connections may take to end when the broker stops.
+const CONNECTIONS_END: Duration = Duration::from_secs(3);
+/// Logs closed at once: each waits for its own fsyncs.
+const CLOSING_THREADS: usize = 8;
+/// How long the runtime may take to end.
+const RUNTIME_END: Duration = Duration::from_secs(2);
 
 /// The data plane of this process. It runs on a runtime of its own (D37), so it may be started from any.
 pub struct DataPlane {
+    config: Arc<DataPlaneConfig>,
+    runtime: Runtime,
+    partitions: Arc<Partitions>,
+    identity: Arc<Identity>,
+    state: Arc<NodeState>,
     view: ReplicaView,
     addresses: Vec<(String, SocketAddr)>,
+    wish: watch::Sender<Wish>,
+    connections: TaskTracker,
+    stop_serving: CancellationToken,
+    background: Vec<tokio::task::JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 /// How a data plane ended.
@@ -48,8 +101,114 @@ impl DataPlane {
         quorum: QuorumClient,
         listeners: Vec<ListenerConfig>,
     ) -> Result<Self, DataPlaneError> {
-        let _ = (config, quorum, listeners);
-        todo!()
+        let config = Arc::new(config);
+        if !listeners.iter().any(|listener| listener.name == config.inter_broker_listener) {
+            return Err(DataPlaneError::NoInterBrokerListener {
+                name: config.inter_broker_listener.clone(),
+                listeners: listeners.into_iter().map(|listener| listener.name).collect(),
+            });
+        }
+        let opening = Opening {
+            cluster: ClusterId(config.cluster_id.clone()),
+            broker: config.broker,
+            boot_id: config.boot.id.clone(),
+            boot_time_ms: config.boot.uptime_ms,
+        };
+        let directory = |error| DataPlaneError::Directory(Arc::new(error));
+        let (dir, previous) = LogDir::open(FsDisk::default(), &config.log_dir, &opening).map_err(directory)?;
+        if let Some(doubt) = &previous.doubt {
+            info!(doubt, "nothing proves that the page cache of the last process survived");
+        }
+        dir.write_running_marker(config.incarnation)
+            .map_err(|error| DataPlaneError::Storage { path: config.log_dir.clone(), why: error.to_string().into() })?;
+        let bound = listeners.iter().map(Bound::bind).collect::<Result<Vec<_>, _>>()?;
+        let addresses = bound.iter().map(|bound| (bound.name.clone(), bound.address)).collect();
+        let advertised = bound.iter().map(|bound| (bound.name.clone(), bound.advertised.clone())).collect();
+        let mut builder = Builder::new_multi_thread();
+        let runtime = builder.worker_threads(config.server.workers.max(1)).thread_name("data").enable_all().build();
+        let runtime = runtime.map_err(|error| DataPlaneError::Resources(Arc::new(error)))?;
+        let (sync_pool, threads) = SyncPool::start(config.log.sync_threads)?;
+
+        let identity = Arc::new(Identity::new(config.broker));
+        let state = Arc::new(NodeState::new(identity.clone()));
+        let (isr, proposals) = unbounded_channel();
+        let (fetchable, wishes) = unbounded_channel();
+        let (storage_failed, mut failures) = unbounded_channel();
+        let log_dir_id = dir.id();
+        let partitions = Partitions::new(Edges {
+            isr,
+            fetchable,
+            storage_failed,
+            sync_pool,
+            dir,
+            runtime: runtime.handle().clone(),
+        });
+        let context = Arc::new(Context {
+            identity: identity.clone(),
+            cluster_id: config.cluster_id.clone(),
+            inter_broker_listener: config.inter_broker_listener.clone(),
+            partitions: partitions.clone(),
+            images: quorum.watch(),
+            quorum: quorum.clone(),
+            server: config.server.clone(),
+            topics: config.topics.clone(),
+            producer_ids: Default::default(),
+            sessions: parking_lot::Mutex::new(Sessions::new(config.server.fetch_sessions_max)),
+            metrics: ServerMetrics::new(),
+        });
+        let view = ReplicaView::new(&partitions, &context, state.clone());
+        let fetchers = Arc::new(Fetchers {
+            partitions: partitions.clone(),
+            quorum: quorum.clone(),
+            identity: identity.clone(),
+            config: config.replication.clone(),
+        });
+        let (wish, wishes_of_owner) = watch::channel(Wish::Serve);
+        let connections = TaskTracker::new();
+        let stop_serving = CancellationToken::new();
+        let lifecycle = Lifecycle {
+            config: config.clone(),
+            quorum: quorum.clone(),
+            identity: identity.clone(),
+            partitions: partitions.clone(),
+            context,
+            state: state.clone(),
+            previous,
+            log_dir_id,
+            listeners: bound,
+            advertised,
+            wish: wishes_of_owner,
+            connections: connections.clone(),
+            stop_serving: stop_serving.clone(),
+        };
+        let failing = state.clone();
+        let path = config.log_dir.clone();
+        let background = vec![
+            runtime.spawn(partitions.clone().run_ticker()),
+            runtime.spawn(keeping::run(partitions.clone(), config.log.clone())),
+            runtime.spawn(isr_reporter::run(proposals, partitions.clone(), quorum, identity.clone())),
+            runtime.spawn(fetcher::run(fetchers, wishes)),
+            runtime.spawn(async move {
+                if let Some(why) = failures.recv().await {
+                    failing.fail(DataPlaneError::Storage { path, why });
+                }
+            }),
+            runtime.spawn(lifecycle.run()),
+        ];
+        Ok(Self {
+            config,
+            runtime,
+            partitions,
+            identity,
+            state,
+            view,
+            addresses,
+            wish,
+            connections,
+            stop_serving,
+            background,
+            threads,
+        })
     }
 
     /// What others in this process may look at.
@@ -67,27 +226,114 @@ impl DataPlane {
     /// # Errors
     /// It stopped before that.
     pub async fn serving(&self) -> Result<(), DataPlaneError> {
-        todo!()
+        let mut phase = self.state.phase.subscribe();
+        tokio::select! {
+            reached = phase.wait_for(|phase| *phase >= Phase::Serving) => {
+                reached.map(drop).map_err(|_| DataPlaneError::Stopped)
+            }
+            error = self.failed() => Err(error),
+        }
     }
 
     /// Waits until something stops this broker by itself: a failed disk, a registration refused for ever.
     pub async fn failed(&self) -> DataPlaneError {
-        todo!()
+        let mut failure = self.state.failure.subscribe();
+        let failed = failure.wait_for(Option::is_some).await;
+        failed.ok().and_then(|error| error.clone()).unwrap_or(DataPlaneError::Stopped)
     }
 
     /// Controlled shutdown (R174): leaderships move away while it goes on serving. Bounded by
     /// `controlled.shutdown.timeout` (D34); `true` when the quorum agreed that it may stop.
     pub async fn drain(&self) -> bool {
-        todo!()
+        self.state.enter(Phase::Draining, "moving leaderships to other brokers");
+        lifecycle::drain_replicas(&self.partitions);
+        self.wish.send_replace(Wish::Drain);
+        let mut may_stop = self.state.may_stop.subscribe();
+        let agreed =
+            tokio::time::timeout(self.config.lifecycle.controlled_shutdown_timeout, may_stop.wait_for(|may| *may));
+        let agreed = agreed.await.is_ok_and(|waited| waited.is_ok());
+        if !agreed {
+            warn!("the quorum did not agree to the shutdown in time; stopping anyway");
+        }
+        agreed
     }
 
     /// Stops serving and fetching, flushes everything and marks the directory clean (R29).
-    pub async fn stop(self) -> Stopped {
-        todo!()
+    pub async fn stop(mut self) -> Stopped {
+        self.stop_serving.cancel();
+        self.connections.close();
+        if tokio::time::timeout(CONNECTIONS_END, self.connections.wait()).await.is_err() {
+            warn!("some connections did not end in time");
+        }
+        self.end_background().await;
+        let (partitions, epoch) = (self.partitions.clone(), self.identity.epoch());
+        let closed = self.runtime.spawn_blocking(move || {
+            let checkpointed = keeping::checkpoint_all(&partitions);
+            let closed = close_replicas(&partitions);
+            checkpointed.and(closed)?;
+            partitions.dir().close_cleanly(epoch)
+        });
+        let stopped = match closed.await {
+            Ok(Ok(())) => Stopped::Cleanly,
+            Ok(Err(error)) => {
+                warn!(%error, "the log directory is not marked clean; the next start recovers");
+                Stopped::Uncleanly
+            }
+            Err(_) => Stopped::Uncleanly,
+        };
+        self.state.enter(Phase::Stopped, "the broker was stopped");
+        self.partitions.sync_pool().stop();
+        self.end();
+        stopped
     }
 
-    /// Stops at once as `kill -9` would: nothing is flushed, no mark is written. For tests.
-    pub fn kill(self) {
-        todo!()
+    /// Stops at once as `kill -9` would: nothing is flushed, no mark is written. For tests. Blocks for a moment.
+    pub fn kill(mut self) {
+        self.stop_serving.cancel();
+        for task in self.background.drain(..) {
+            task.abort();
+        }
+        self.state.enter(Phase::Stopped, "the broker was killed");
+        self.partitions.sync_pool().abandon();
+        self.end();
     }
+
+    async fn end_background(&mut self) {
+        for task in self.background.drain(..) {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+
+    /// Ends threads and runtime, and lets go of the directory.
+    fn end(self) {
+        let Self { runtime, partitions, threads, .. } = self;
+        let ended = std::thread::spawn(move || {
+            runtime.shutdown_timeout(RUNTIME_END);
+            for thread in threads {
+                let _ = thread.join();
+            }
+            partitions.clear();
+        });
+        let _ = ended.join();
+    }
+}
+
+/// Stops every replica, so that who waits is answered, then closes the logs, several at once.
+fn close_replicas(partitions: &Arc<Partitions>) -> io::Result<()> {
+    let now = partitions.clock.now();
+    let all = partitions.all();
+    let mut deliveries = Deliveries::new();
+    for hosted in &all {
+        partitions.enter_hosted(hosted, Request::Stop, now, &mut deliveries);
+    }
+    partitions.deliver(&mut deliveries);
+    let per_thread = all.len().div_ceil(CLOSING_THREADS).max(1);
+    std::thread::scope(|scope| {
+        let close = |some: &[Arc<Hosted>]| some.iter().try_for_each(|hosted| hosted.close_cleanly());
+        let threads: Vec<_> = all.chunks(per_thread).map(|some| scope.spawn(move || close(some))).collect();
+        let closed =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())));
+        closed.fold(Ok(()), Result::and)
+    })
 }

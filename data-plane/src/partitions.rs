@@ -6,6 +6,7 @@
 //! follower that frees thirty producers costs one write per connection.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -108,6 +109,14 @@ impl Hosted {
     /// Whether it was last told to lead.
     pub fn is_leader(&self) -> bool {
         self.leads.load(Ordering::Relaxed)
+    }
+
+    /// Flushes and closes its log, after `Stop`. Blocks.
+    ///
+    /// # Errors
+    /// Something could not be written: the directory must not be marked clean.
+    pub fn close_cleanly(&self) -> io::Result<()> {
+        self.replica.lock().close_cleanly().map(drop)
     }
 
     /// It was told its role.

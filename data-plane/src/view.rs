@@ -1,7 +1,19 @@
 //! What the admin API, health checks and tests may know of this node's data plane. Reading changes nothing.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
 use highwater_quorum::ImageVersion;
-use highwater_wire::{BrokerEpoch, BrokerId};
+use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Offset, Timestamp, TopicPartition};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::error::DataPlaneError;
+use crate::handlers::context::Context;
+use crate::identity::Identity;
+use crate::partitions::{Partitions, Request};
+use crate::replica::message::{Isolation, ListOffsets, OffsetSpec, OffsetsCaller, ReplicaReply};
+use crate::replica::status::ReplicaStatus;
 
 /// How far the start (or stop) of this broker is. The order is the order of R28.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,23 +86,140 @@ pub struct NodeView {
 }
 
 /// A window on the replicas hosted here. Cheap to clone, usable from any thread; each call locks one partition at a
-/// time for microseconds.
+/// time for microseconds. After the data plane has stopped it shows nothing.
 #[derive(Clone)]
 pub struct ReplicaView {
-    _private: (),
+    partitions: Weak<Partitions>,
+    context: Weak<Context>,
+    state: Arc<NodeState>,
 }
 
-/*
 impl ReplicaView {
+    pub(crate) fn new(partitions: &Arc<Partitions>, context: &Arc<Context>, state: Arc<NodeState>) -> Self {
+        Self { partitions: Arc::downgrade(partitions), context: Arc::downgrade(context), state }
+    }
+
     /// The node as a whole.
-    pub fn node(&self) -> NodeView;
+    pub fn node(&self) -> NodeView {
+        let partitions = self.partitions.upgrade();
+        let context = self.context.upgrade();
+        let leading = partitions.as_ref().map_or(0, |partitions| {
+            let all = partitions.all();
+            all.iter().filter(|hosted| hosted.is_leader()).count()
+        });
+        let since = self.state.heartbeat_answered.load(Ordering::Acquire);
+        let age = partitions.as_ref().filter(|_| since > 0).map(|partitions| partitions.clock.mono().0 - since);
+        NodeView {
+            broker: self.state.identity.broker,
+            phase: *self.state.phase.borrow(),
+            why: self.state.why.lock().clone(),
+            epoch: self.state.identity.epoch(),
+            unfenced: self.state.unfenced.load(Ordering::Acquire),
+            heartbeat_age_ms: age,
+            recovery: *self.state.recovery.borrow(),
+            acted_on: ImageVersion(self.state.acted_on.load(Ordering::Acquire)),
+            replicas: partitions.as_ref().map_or(0, |partitions| partitions.len()),
+            leading,
+            connections: context.as_ref().map_or(0, |context| context.metrics.connections()),
+            fetch_sessions: context.as_ref().map_or(0, |context| context.sessions.lock().table.len()),
+            waiting_produces: partitions.as_ref().map_or(0, |partitions| partitions.tickets.len()),
+        }
+    }
+
     /// Follows the phase.
-    pub fn phase(&self) -> tokio::sync::watch::Receiver<Phase>;
+    pub fn phase(&self) -> watch::Receiver<Phase> {
+        self.state.phase.subscribe()
+    }
+
     /// One hosted replica; `None` when it is not hosted here (or not yet opened).
-    pub fn status(&self, at: TopicPartition) -> Option<ReplicaStatus>;
+    pub fn status(&self, at: TopicPartition) -> Option<ReplicaStatus> {
+        match self.partitions.upgrade()?.enter(at, Request::Status)? {
+            ReplicaReply::Status(status) => Some(*status),
+            _ => None,
+        }
+    }
+
     /// All hosted replicas, in order of topic id and partition.
-    pub fn all(&self) -> Vec<(TopicPartition, ReplicaStatus)>;
-    /// First offset with a timestamp at or after `from` below the high watermark, as ListOffsets answers it; leader only.
-    pub fn offset_for_timestamp(&self, at: TopicPartition, from: Timestamp) -> Result<Option<(Offset, Timestamp)>, ErrorCode>;
+    pub fn all(&self) -> Vec<(TopicPartition, ReplicaStatus)> {
+        let Some(partitions) = self.partitions.upgrade() else { return Vec::new() };
+        let all = partitions.all().into_iter();
+        all.filter_map(|hosted| Some((hosted.at, self.status(hosted.at)?))).collect()
+    }
+
+    /// First record below the high watermark with a timestamp at or after `from`, as ListOffsets answers it; leader only.
+    ///
+    /// # Errors
+    /// Those of ListOffsets: not hosted or not the leader 6, watermark not known yet 78, disk failed 56.
+    pub fn offset_for_timestamp(
+        &self,
+        at: TopicPartition,
+        from: Timestamp,
+    ) -> Result<Option<(Offset, Timestamp)>, ErrorCode> {
+        let question = ListOffsets {
+            caller: OffsetsCaller::Consumer(Isolation::ReadUncommitted),
+            leader_epoch: None,
+            spec: OffsetSpec::AtOrAfter(from),
+        };
+        let partitions = self.partitions.upgrade().ok_or(ErrorCode::NotLeaderOrFollower)?;
+        match partitions.enter(at, Request::ListOffsets(question)) {
+            Some(ReplicaReply::ListedOffset(listed)) => Ok(listed.offset.map(|offset| (offset, listed.timestamp))),
+            Some(ReplicaReply::Refused(refusal)) => Err(refusal.code()),
+            Some(_) | None => Err(ErrorCode::NotLeaderOrFollower),
+        }
+    }
 }
-*/
+
+/// What the lifecycle tells and the view shows.
+pub(crate) struct NodeState {
+    pub identity: Arc<Identity>,
+    pub phase: watch::Sender<Phase>,
+    pub recovery: watch::Sender<Recovery>,
+    pub why: Mutex<String>,
+    pub unfenced: AtomicBool,
+    /// Monotonic milliseconds; 0: never.
+    pub heartbeat_answered: AtomicU64,
+    pub acted_on: AtomicU64,
+    /// `true`: the quorum agreed that this broker may stop.
+    pub may_stop: watch::Sender<bool>,
+    /// What stopped this broker by itself.
+    pub failure: watch::Sender<Option<DataPlaneError>>,
+}
+
+impl NodeState {
+    pub fn new(identity: Arc<Identity>) -> Self {
+        Self {
+            identity,
+            phase: watch::Sender::new(Phase::Registering),
+            recovery: watch::Sender::new(Recovery::default()),
+            why: Mutex::default(),
+            unfenced: AtomicBool::new(false),
+            heartbeat_answered: AtomicU64::new(0),
+            acted_on: AtomicU64::new(0),
+            may_stop: watch::Sender::new(false),
+            failure: watch::Sender::new(None),
+        }
+    }
+
+    /// Enters a phase; `why`: what it waits for.
+    pub fn enter(&self, phase: Phase, why: &str) {
+        why.clone_into(&mut self.why.lock());
+        self.phase.send_replace(phase);
+    }
+
+    /// What it waits for, within a phase.
+    pub fn waits_for(&self, why: String) {
+        *self.why.lock() = why;
+    }
+
+    /// Stops this broker; the first failure counts.
+    pub fn fail(&self, error: DataPlaneError) {
+        self.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            if first {
+                tracing::error!(%error, "the data plane cannot go on");
+                *failure = Some(error);
+            }
+            first
+        });
+    }
+}
