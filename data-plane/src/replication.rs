@@ -29,6 +29,8 @@ pub mod park;
 pub mod peers;
 pub mod progress;
 pub mod refusal;
+#[cfg(test)]
+pub(crate) mod testing;
 
 /// What an image says of one partition hosted here.
 #[derive(Debug, Clone)]
@@ -438,3 +440,6 @@ impl Replication {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

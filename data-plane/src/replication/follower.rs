@@ -256,3 +256,174 @@ impl Follower {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replication::testing::Numbers;
+
+    const LEADER: BrokerId = BrokerId(2);
+
+    fn follower(high_watermark: i64) -> Follower {
+        Follower::new(LEADER, LeaderEpoch(5), Offset(high_watermark), 1)
+    }
+
+    fn records(high_watermark: i64) -> Answer {
+        Answer::Records { high_watermark: Offset(high_watermark), log_start: Offset::ZERO }
+    }
+
+    fn diverging(epoch: i32, end: i64) -> Answer {
+        Answer::Diverging { epoch: Some(LeaderEpoch(epoch)), end: Some(Offset(end)) }
+    }
+
+    /// What a diverging answer makes of a log.
+    fn cut(log: &Numbers, answer: Answer) -> i64 {
+        let mut follower = follower(0);
+        match follower.on_answer(&follower.fetch_point(&log.view()), answer, &log.view()) {
+            Verdict::Truncate { to } => to.0,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn it_asks_from_its_log_end_with_its_newest_epoch_whatever_the_watermark() {
+        // R143 (4), R234: never cut to the watermark where epochs are known.
+        let log = Numbers::new(&[(1, 0), (4, 6)], 10);
+        let follower = follower(3);
+        assert_eq!(follower.first_truncation(&log.view()), None);
+        let point = follower.fetch_point(&log.view());
+        assert_eq!((point.offset, point.last_fetched_epoch), (Offset(10), Some(LeaderEpoch(4))));
+        assert_eq!((point.leader, point.leader_epoch), (LEADER, LeaderEpoch(5)));
+    }
+
+    #[test]
+    fn a_log_without_epochs_is_cut_to_the_watermark_first() {
+        let log = Numbers::new(&[], 10);
+        assert_eq!(follower(3).first_truncation(&log.view()), Some(Offset(3)));
+        assert_eq!(follower(0).first_truncation(&Numbers::new(&[], 0).view()), None);
+    }
+
+    #[test]
+    fn an_empty_answer_keeps_the_last_fetched_epoch() {
+        // KAFKA-15510, R157, R249: the point comes from the log, not from the answer.
+        let log = Numbers::new(&[(4, 0)], 10);
+        let mut follower = follower(10);
+        let point = follower.fetch_point(&log.view());
+        assert!(matches!(follower.on_answer(&point, records(10), &log.view()), Verdict::Append { .. }));
+        assert_eq!(follower.fetch_point(&log.view()), point);
+    }
+
+    #[test]
+    fn an_answer_to_another_question_changes_nothing() {
+        // R152, R237, R250, R251, R257.
+        let log = Numbers::new(&[(4, 0)], 10);
+        let mut follower = follower(5);
+        let point = follower.fetch_point(&log.view());
+        let stale = [
+            FetchPoint { leader: BrokerId(3), ..point },
+            FetchPoint { leader_epoch: LeaderEpoch(4), ..point },
+            FetchPoint { generation: 0, ..point },
+            FetchPoint { offset: Offset(9), ..point },
+        ];
+        for stale in stale {
+            for answer in [records(10), diverging(1, 2), Answer::Error(ErrorCode::FencedLeaderEpoch)] {
+                let before = follower.clone();
+                assert_eq!(follower.on_answer(&stale, answer, &log.view()), Verdict::Stale, "{stale:?}");
+                assert_eq!(follower, before);
+            }
+        }
+    }
+
+    #[test]
+    fn after_a_truncation_answers_to_earlier_questions_are_stale() {
+        let log = Numbers::new(&[(4, 0)], 10);
+        let mut follower = follower(5);
+        let before = follower.fetch_point(&log.view());
+        follower.on_truncated(&log.view(), 2);
+        assert_eq!(follower.on_answer(&before, records(10), &log.view()), Verdict::Stale);
+    }
+
+    #[test]
+    fn it_truncates_to_the_end_of_the_shared_epoch() {
+        // R158.
+        let log = Numbers::new(&[(1, 0), (3, 4), (4, 7)], 10);
+        assert_eq!(cut(&log, diverging(4, 8)), 8, "same epoch, longer here");
+        assert_eq!(cut(&log, diverging(4, 12)), 10, "never beyond the end");
+        assert_eq!(cut(&log, diverging(3, 5)), 5);
+        assert_eq!(cut(&log, diverging(3, 9)), 7, "our epoch 3 ended earlier");
+        assert_eq!(cut(&log, diverging(2, 6)), 4, "epoch 2 is unknown here: to the end of our epoch 1, then ask again");
+        assert_eq!(cut(&log, Answer::Diverging { epoch: None, end: None }), 0, "no epoch at all: to the watermark");
+        assert_eq!(cut(&Numbers::new(&[(6, 5)], 10), diverging(1, 3)), 3, "all of ours is newer");
+    }
+
+    #[test]
+    fn rounds_of_truncation_lower_the_newest_epoch_until_the_logs_agree() {
+        // KIP-279, R236, R159: fast fail-overs left epochs on each side that the other never saw.
+        let leader = Numbers::new(&[(1, 0), (4, 5), (7, 9), (8, 12)], 15);
+        let mut log = Numbers::new(&[(1, 0), (3, 4), (5, 7), (6, 11)], 13);
+        let mut rounds = 0;
+        loop {
+            let latest = log.epochs.latest().unwrap();
+            let (epoch, end) = leader.epochs.end_of(latest, leader.end).unwrap();
+            if epoch == latest && end >= log.end {
+                break;
+            }
+            let to = Offset(cut(&log, Answer::Diverging { epoch: Some(epoch), end: Some(end) }));
+            log.end = log.end.min(to);
+            log.epochs.truncate_from_end(to);
+            assert!(log.epochs.latest() < Some(latest), "each round lowers it");
+            rounds += 1;
+            assert!(rounds <= 4);
+        }
+        assert_eq!((log.end, log.epochs.latest()), (Offset(4), Some(LeaderEpoch(1))));
+    }
+
+    #[test]
+    fn it_adopts_the_leaders_watermark_as_far_as_its_log_goes_even_downwards() {
+        // R3, R124, R165.
+        let log = Numbers::new(&[(4, 0)], 10);
+        let mut follower = follower(5);
+        assert!(follower.on_stored(Offset(12), &log.view()));
+        assert_eq!(follower.high_watermark(), Offset(10));
+        assert!(follower.on_stored(Offset(7), &log.view()));
+        assert_eq!(follower.high_watermark(), Offset(7));
+        assert!(!follower.on_stored(Offset(7), &log.view()));
+    }
+
+    #[test]
+    fn fenced_it_waits_for_metadata_and_other_errors_are_tried_again() {
+        // R163.
+        let log = Numbers::new(&[(4, 0)], 10);
+        for code in [6, 75, 3, 100, 103, 13, 56].map(ErrorCode::from_code) {
+            let mut follower = follower(5);
+            let point = follower.fetch_point(&log.view());
+            assert_eq!(follower.on_answer(&point, Answer::Error(code), &log.view()), Verdict::BackOff(code));
+            assert_eq!(follower.next(&log.view()), FollowerNext::Fetch(point), "the same offset");
+        }
+        let mut follower = follower(5);
+        let point = follower.fetch_point(&log.view());
+        let fenced = Answer::Error(ErrorCode::FencedLeaderEpoch);
+        assert_eq!(follower.on_answer(&point, fenced, &log.view()), Verdict::Fenced);
+        assert_eq!(follower.next(&log.view()), FollowerNext::AwaitMetadata);
+        assert_eq!(follower.on_answer(&point, records(10), &log.view()), Verdict::Stale);
+    }
+
+    /// What comes of "out of range" when the leader then tells its start and end.
+    fn out_of_range(start: i64, end: i64) -> Verdict {
+        let log = Numbers::new(&[(4, 0)], 10);
+        let mut follower = follower(5);
+        let point = follower.fetch_point(&log.view());
+        let answer = Answer::Error(ErrorCode::OffsetOutOfRange);
+        assert_eq!(follower.on_answer(&point, answer, &log.view()), Verdict::AskLeaderOffsets);
+        assert_eq!(follower.next(&log.view()), FollowerNext::AskLeaderOffsets(point));
+        follower.on_leader_offsets(&point, Offset(start), Offset(end), &log.view())
+    }
+
+    #[test]
+    fn out_of_range_it_asks_what_the_leader_holds_and_never_gives_up() {
+        // R162.
+        assert_eq!(out_of_range(0, 7), Verdict::Truncate { to: Offset(7) });
+        assert_eq!(out_of_range(20, 30), Verdict::TruncateFully { start: Offset(20) });
+        assert_eq!(out_of_range(5, 30), Verdict::Resume);
+    }
+}

@@ -1,1 +1,717 @@
-//! placeholder
+//! The leader's rules, one sentence each.
+
+use highwater_quorum::controller::{IsrProposal, IsrReason};
+use highwater_quorum::image::{ExpandReason, ShrinkReason};
+use highwater_wire::ErrorCode;
+
+use super::*;
+use crate::log_view::EpochHistory;
+use crate::replication::isr::{IsrOutcome, RESEND_UNANSWERED};
+use crate::replication::note::Note;
+use crate::replication::park::{Interest, Park, WakeUp};
+use crate::replication::progress::LastArrival;
+use crate::replication::testing::{Facts, LAG_MAX, ME, Numbers, brokers, members, partition, proposals};
+
+/// A leadership with everything around it.
+struct Stage {
+    leader: Leader,
+    log: Numbers,
+    facts: Facts,
+    park: Park,
+    effects: Vec<Effect>,
+    now: Millis,
+    next_ticket: u64,
+    /// Of the next produce.
+    deadline: Millis,
+}
+
+impl Stage {
+    /// Broker 1 begins to lead `facts` with this log and watermark, at 1,000,000 ms.
+    fn new(facts: Facts, log: Numbers, high_watermark: i64) -> Self {
+        let now = Millis(1_000_000);
+        let (terms, mut log) = (facts.terms(), log);
+        log.epochs.assign(terms.state.leader_epoch, log.end);
+        let view = log.view();
+        let leader = Leader::new(partition(), ME, LAG_MAX, &terms, Offset(high_watermark), &view, now);
+        Self {
+            leader,
+            log,
+            facts,
+            park: Park::default(),
+            effects: Vec::new(),
+            now,
+            next_ticket: 0,
+            deadline: Millis::MAX,
+        }
+    }
+
+    /// Three replicas, all in sync at offset 10, in epoch 5.
+    fn in_sync(min_isr: usize) -> Self {
+        let mut stage = Self::new(Facts::new(&[1, 2, 3], &[1, 2, 3], 5, min_isr), Numbers::new(&[(4, 0)], 10), 10);
+        stage.fetch(2, 10).unwrap();
+        stage.fetch(3, 10).unwrap();
+        stage.effects.clear();
+        stage
+    }
+
+    fn feed<R>(&mut self, feed: impl FnOnce(&mut Leader, &mut Cx<'_>) -> R) -> R {
+        let (view, now) = (self.log.view(), self.now);
+        let mut cx = Cx { view, now, park: &mut self.park, effects: &mut self.effects };
+        let fed = feed(&mut self.leader, &mut cx);
+        self.leader.check_invariants(&self.log.view());
+        fed
+    }
+
+    fn append(&mut self, records: i64) {
+        self.leader.before_append(&self.log.view());
+        self.log.end = self.log.end.plus(records);
+        self.log.flushed_end = if self.leader.is_durable() { self.log.flushed_end } else { self.log.end };
+        self.feed(|leader, cx| leader.on_appended(cx));
+    }
+
+    /// Appends with acks = −1.
+    fn produce(&mut self, records: i64) -> (Ticket, AckState) {
+        let base = self.log.end;
+        self.append(records);
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        let stored = StoredBatch { base, end: self.log.end, log_append_time: Timestamp::NONE };
+        (ticket, self.leader.await_commit(stored, ticket, self.deadline))
+    }
+
+    fn question(&self, replica: i32, offset: i64) -> FollowerFetch {
+        FollowerFetch {
+            replica: BrokerId(replica),
+            broker_epoch: self.facts.peers.get(&BrokerId(replica)).map(|peer| peer.epoch),
+            leader_epoch: Some(self.facts.state.leader_epoch),
+            offset: Offset(offset),
+            last_fetched_epoch: self.log.epochs.epoch_at(Offset(offset - 1)),
+            log_start: Some(Offset::ZERO),
+            at: self.now,
+            session: None,
+        }
+    }
+
+    fn ask(&mut self, question: &FollowerFetch) -> Result<FetchVerdict, Refusal> {
+        let verdict = self.leader.check_fetch(question, &self.log.view())?;
+        if verdict == FetchVerdict::Agrees {
+            self.feed(|leader, cx| leader.on_follower_fetch(question, cx));
+        }
+        Ok(verdict)
+    }
+
+    fn fetch(&mut self, replica: i32, offset: i64) -> Result<FetchVerdict, Refusal> {
+        self.ask(&self.question(replica, offset))
+    }
+
+    fn tick(&mut self) {
+        self.feed(|leader, cx| leader.on_tick(cx));
+    }
+
+    fn image(&mut self, terms: &Terms) {
+        self.feed(|leader, cx| leader.on_image(terms, cx));
+    }
+
+    fn answer(&mut self, proposal: &IsrProposal, result: Result<(), ErrorCode>) -> IsrOutcome {
+        let result = result.map(|()| self.facts.accept(proposal));
+        if let Ok(altered) = &result {
+            self.facts.state.isr.clone_from(&altered.isr);
+            self.facts.state.partition_epoch = altered.partition_epoch;
+        }
+        self.feed(|leader, cx| leader.on_isr(proposal, &result, cx))
+    }
+
+    fn high_watermark(&self) -> i64 {
+        self.leader.high_watermark().0
+    }
+
+    /// The one proposal among the effects, which are then forgotten.
+    fn proposal(&mut self) -> IsrProposal {
+        let found = proposals(&self.effects);
+        assert_eq!(found.len(), 1, "{:?}", self.effects);
+        let proposal = found[0].clone();
+        self.effects.clear();
+        proposal
+    }
+
+    fn acked(&self) -> Vec<u64> {
+        let acked = |effect: &Effect| match effect {
+            Effect::Stored { ticket, .. } => Some(ticket.0),
+            _ => None,
+        };
+        self.effects.iter().filter_map(acked).collect()
+    }
+
+    fn refused(&self) -> Vec<(u64, ErrorCode)> {
+        let refused = |effect: &Effect| match effect {
+            Effect::Refused { ticket, refusal } => Some((ticket.0, refusal.code())),
+            _ => None,
+        };
+        self.effects.iter().filter_map(refused).collect()
+    }
+
+    /// Broker 3 falls silent, the log grows, the lag limit passes, and its leaving is proposed.
+    fn shrinking(min_isr: usize) -> (Self, IsrProposal) {
+        let mut stage = Self::in_sync(min_isr);
+        stage.append(5);
+        stage.now = stage.now + LAG_MAX;
+        stage.fetch(2, 15).unwrap();
+        stage.now = stage.now + Millis(1);
+        stage.tick();
+        let proposal = stage.proposal();
+        (stage, proposal)
+    }
+}
+
+fn code(result: Result<FetchVerdict, Refusal>) -> ErrorCode {
+    result.unwrap_err().code()
+}
+
+// The watermark (R119–R125).
+
+#[test]
+fn the_watermark_is_the_lowest_end_of_the_isr_and_one_fetch_round_frees_the_producer() {
+    let mut stage = Stage::in_sync(2);
+    let (ticket, state) = stage.produce(3);
+    assert_eq!(state, AckState::Waiting);
+    stage.fetch(2, 13).unwrap();
+    assert_eq!((stage.high_watermark(), stage.acked()), (10, vec![]));
+    stage.fetch(3, 12).unwrap();
+    assert_eq!((stage.high_watermark(), stage.acked()), (12, vec![]));
+    stage.fetch(3, 13).unwrap();
+    assert_eq!((stage.high_watermark(), stage.acked()), (13, vec![ticket.0]));
+}
+
+#[test]
+fn a_leader_alone_in_the_isr_commits_as_it_appends() {
+    let mut stage = Stage::new(Facts::new(&[1], &[1], 5, 2), Numbers::new(&[(4, 0)], 10), 4);
+    stage.feed(|leader, cx| leader.advance(cx));
+    assert_eq!(stage.high_watermark(), 10, "min ISR is capped by the replicas (R9)");
+    assert_eq!(stage.produce(2).1, AckState::Done);
+    assert_eq!(stage.high_watermark(), 12);
+}
+
+#[test]
+fn a_new_leader_waits_for_each_member_to_fetch_in_its_own_epoch() {
+    // R141, R238, R256: what a follower acknowledged in another epoch proves nothing.
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2, 3], 5, 2), Numbers::new(&[(4, 0)], 10), 6);
+    stage.feed(|leader, cx| leader.advance(cx));
+    stage.fetch(2, 10).unwrap();
+    assert_eq!(stage.high_watermark(), 6);
+    stage.fetch(3, 10).unwrap();
+    assert_eq!(stage.high_watermark(), 10);
+}
+
+#[test]
+fn the_watermark_does_not_follow_a_follower_that_truncated() {
+    let mut stage = Stage::in_sync(2);
+    stage.fetch(3, 4).unwrap();
+    assert_eq!(stage.high_watermark(), 10, "R104");
+    stage.append(1);
+    stage.fetch(2, 11).unwrap();
+    assert_eq!(stage.high_watermark(), 10);
+}
+
+#[test]
+fn the_watermark_stands_still_under_min_isr_and_makes_one_step_on_recovery() {
+    // R121, R245: whoever left the ISR holds all that was ever committed.
+    let (mut stage, proposal) = Stage::shrinking(3);
+    stage.answer(&proposal, Ok(()));
+    assert!(stage.leader.is_under_min_isr());
+    stage.append(5);
+    stage.fetch(2, 20).unwrap();
+    assert_eq!(stage.high_watermark(), 10);
+    stage.effects.clear();
+    stage.fetch(3, 20).unwrap();
+    let proposal = stage.proposal();
+    assert_eq!(stage.high_watermark(), 10);
+    stage.answer(&proposal, Ok(()));
+    assert_eq!(stage.high_watermark(), 20);
+}
+
+#[test]
+fn a_shrink_to_the_leader_alone_frees_producers_without_another_write() {
+    // KAFKA-13091, R253.
+    let mut stage = Stage::in_sync(1);
+    let (ticket, _) = stage.produce(1);
+    stage.now = stage.now + LAG_MAX + Millis(1);
+    stage.tick();
+    let proposal = stage.proposal();
+    assert_eq!(members(&proposal), [1]);
+    assert_eq!(stage.high_watermark(), 10, "both still count while the controller may elect them (R241)");
+    stage.answer(&proposal, Ok(()));
+    assert_eq!((stage.high_watermark(), stage.acked()), (11, vec![ticket.0]));
+}
+
+#[test]
+fn a_leaving_member_bounds_the_watermark_until_the_controller_has_agreed() {
+    // AsyncIsr, R241, R123.
+    let (mut stage, _) = Stage::shrinking(2);
+    assert_eq!(stage.high_watermark(), 10);
+    stage.append(1);
+    stage.fetch(2, 16).unwrap();
+    assert_eq!(stage.high_watermark(), 10);
+}
+
+#[test]
+fn a_joining_member_bounds_the_watermark_before_the_controller_answers() {
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2], 5, 2), Numbers::new(&[(4, 0)], 10), 10);
+    stage.fetch(2, 10).unwrap();
+    stage.fetch(3, 10).unwrap();
+    assert_eq!(members(&stage.proposal()), [1, 2, 3]);
+    stage.append(2);
+    stage.fetch(2, 12).unwrap();
+    assert_eq!(stage.high_watermark(), 10);
+    stage.fetch(3, 12).unwrap();
+    assert_eq!(stage.high_watermark(), 12);
+}
+
+#[test]
+fn a_caught_up_replica_outside_the_isr_is_waited_for_while_it_may_join() {
+    // R119, R120: or the watermark would run ahead of it for ever.
+    let mut facts = Facts::new(&[1, 2, 3], &[1, 2], 5, 2);
+    facts.peers.get_mut(&BrokerId(3)).unwrap().active = false;
+    let mut stage = Stage::new(facts, Numbers::new(&[(4, 0)], 10), 10);
+    stage.fetch(2, 10).unwrap();
+    stage.fetch(3, 10).unwrap();
+    stage.append(1);
+    stage.fetch(2, 11).unwrap();
+    assert_eq!(stage.high_watermark(), 11, "a fenced one does not hold it (KAFKA-15021, R254)");
+    let terms = stage.facts.change_peer(3, |peer| peer.active = true);
+    stage.image(&terms);
+    stage.append(1);
+    stage.fetch(2, 12).unwrap();
+    assert_eq!(stage.high_watermark(), 11, "an eligible one does");
+    stage.now = stage.now + LAG_MAX + Millis(1);
+    stage.fetch(2, 12).unwrap();
+    stage.tick();
+    assert_eq!(stage.high_watermark(), 12, "until it is no longer caught up: the tick releases it (R122)");
+}
+
+#[test]
+fn fencing_seen_in_metadata_releases_the_watermark() {
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2], 5, 2), Numbers::new(&[(4, 0)], 10), 10);
+    stage.fetch(2, 10).unwrap();
+    stage.fetch(3, 10).unwrap();
+    let proposal = stage.proposal();
+    stage.append(1);
+    stage.fetch(2, 11).unwrap();
+    stage.answer(&proposal, Err(ErrorCode::IneligibleReplica));
+    assert_eq!(stage.high_watermark(), 10);
+    let terms = stage.facts.change_peer(3, |peer| peer.active = false);
+    stage.image(&terms);
+    assert_eq!(stage.high_watermark(), 11);
+}
+
+#[test]
+fn a_lower_min_isr_moves_the_watermark_at_once() {
+    let (mut stage, proposal) = Stage::shrinking(3);
+    stage.answer(&proposal, Ok(()));
+    assert_eq!(stage.high_watermark(), 10);
+    stage.facts.config.min_isr = 2;
+    stage.facts.version += 1;
+    let terms = stage.facts.terms();
+    stage.image(&terms);
+    assert_eq!(stage.high_watermark(), 15, "R122");
+}
+
+#[test]
+fn where_every_record_is_synced_the_own_share_is_the_synced_end() {
+    // D23.
+    let mut facts = Facts::new(&[1, 2, 3], &[1, 2, 3], 5, 2);
+    facts.config.flush_messages = 1;
+    let mut stage = Stage::new(facts, Numbers::new(&[(4, 0)], 10), 10);
+    let (ticket, _) = stage.produce(1);
+    stage.fetch(2, 11).unwrap();
+    stage.fetch(3, 11).unwrap();
+    assert_eq!((stage.high_watermark(), stage.acked()), (10, vec![]));
+    let stored = StoredBatch { base: Offset(10), end: Offset(11), log_append_time: Timestamp::NONE };
+    let own = stage.leader.await_own(stored, Ticket(99), stage.now + Millis(1), &stage.log.view());
+    assert_eq!(own, AckState::Waiting, "acks = 1 waits for the disk too");
+    stage.log.flushed_end = Offset(11);
+    stage.feed(|leader, cx| leader.on_flushed(cx));
+    assert_eq!((stage.high_watermark(), stage.acked()), (11, vec![99, ticket.0]));
+}
+
+// Producing (R42, R47–R53).
+
+#[test]
+fn acks_all_is_refused_before_the_append_under_min_isr() {
+    let (mut stage, proposal) = Stage::shrinking(3);
+    assert_eq!(stage.leader.may_append_for_all(), Ok(()), "the committed ISR decides (R10)");
+    stage.answer(&proposal, Ok(()));
+    assert_eq!(stage.leader.may_append_for_all().unwrap_err().code(), ErrorCode::NotEnoughReplicas);
+}
+
+#[test]
+fn a_produce_ends_by_its_deadline_and_the_records_stay() {
+    let mut stage = Stage::in_sync(2);
+    stage.deadline = stage.now + Millis(1_000);
+    let (ticket, _) = stage.produce(1);
+    assert_eq!(stage.leader.tick_at(&stage.log.view(), stage.now), Some(stage.now + Millis(1_000)));
+    stage.now = stage.now + Millis(1_000);
+    stage.tick();
+    assert_eq!(stage.refused(), [(ticket.0, ErrorCode::RequestTimedOut)]);
+    stage.effects.clear();
+    stage.fetch(2, 11).unwrap();
+    stage.fetch(3, 11).unwrap();
+    assert_eq!((stage.high_watermark(), stage.acked()), (11, vec![]));
+}
+
+#[test]
+fn when_the_leadership_ends_every_waiting_producer_hears_it() {
+    let mut stage = Stage::in_sync(2);
+    let (waiting, _) = stage.produce(1);
+    let refusal = Refusal::NotLeader { leader: Some(BrokerId(2)), leader_epoch: LeaderEpoch(6) };
+    let mut effects = Vec::new();
+    assert_eq!(stage.leader.step_down(&refusal, &mut effects), Offset(10));
+    let [Effect::Refused { ticket, refusal }] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((*ticket, refusal.code()), (waiting, ErrorCode::NotLeaderOrFollower));
+}
+
+#[test]
+fn a_repeated_batch_whose_original_is_committed_is_answered_at_once() {
+    let mut stage = Stage::in_sync(2);
+    let stored = StoredBatch { base: Offset(4), end: Offset(6), log_append_time: Timestamp::NONE };
+    assert_eq!(stage.leader.await_commit(stored, Ticket(1), Millis::MAX), AckState::Done);
+}
+
+// Fetches of followers (R72, R73, R99–R107).
+
+#[test]
+fn a_fetch_of_another_leader_epoch_is_refused_and_counts_for_nothing() {
+    // KIP-320, R237, R238.
+    let mut stage = Stage::in_sync(2);
+    stage.append(5);
+    for (epoch, expected) in [(4, ErrorCode::FencedLeaderEpoch), (6, ErrorCode::UnknownLeaderEpoch)] {
+        let question = FollowerFetch { leader_epoch: Some(LeaderEpoch(epoch)), ..stage.question(2, 15) };
+        assert_eq!(code(stage.ask(&question)), expected);
+    }
+    let question = FollowerFetch { leader_epoch: None, ..stage.question(2, 15) };
+    assert_eq!(code(stage.ask(&question)), ErrorCode::NotLeaderOrFollower, "a follower must send it (R72)");
+    assert_eq!(stage.leader.follower_ends().next(), Some((BrokerId(2), Some(Offset(10)))));
+}
+
+#[test]
+fn a_fetch_of_a_broker_outside_the_assignment_leaves_no_trace() {
+    let mut stage = Stage::in_sync(2);
+    stage.facts.peers.insert(BrokerId(4), stage.facts.peers[&BrokerId(3)]);
+    let terms = stage.facts.change_peer(4, |_| {});
+    stage.image(&terms);
+    assert_eq!(code(stage.fetch(4, 10)), ErrorCode::UnknownLeaderEpoch, "R73: our metadata may be behind");
+    assert_eq!(stage.leader.follower_ends().count(), 2);
+}
+
+#[test]
+fn a_late_fetch_of_a_former_process_of_the_follower_is_refused() {
+    // R103, R243.
+    let mut stage = Stage::in_sync(2);
+    stage.append(5);
+    let late = stage.question(3, 15);
+    let terms = stage.facts.change_peer(3, |peer| peer.epoch = BrokerEpoch(203));
+    stage.image(&terms);
+    assert_eq!(code(stage.ask(&late)), ErrorCode::NotLeaderOrFollower);
+    assert_eq!(stage.leader.follower_ends().last(), Some((BrokerId(3), Some(Offset(10)))));
+}
+
+#[test]
+fn a_fetch_of_a_process_we_have_not_heard_of_waits_for_our_metadata() {
+    // D22.
+    let mut stage = Stage::in_sync(2);
+    let question = FollowerFetch { broker_epoch: Some(BrokerEpoch(999)), ..stage.question(3, 10) };
+    assert_eq!(code(stage.ask(&question)), ErrorCode::UnknownLeaderEpoch);
+    let question = FollowerFetch { broker_epoch: None, ..stage.question(3, 10) };
+    assert_eq!(code(stage.ask(&question)), ErrorCode::UnknownLeaderEpoch);
+}
+
+#[test]
+fn a_fetch_above_the_point_where_logs_part_is_told_so_and_acknowledges_nothing() {
+    // KAFKA-13141, KAFKA-8400, R100, R247, R248.
+    let log = Numbers::new(&[(1, 0), (4, 6)], 10);
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2], 5, 1), log, 0);
+    let question = FollowerFetch { last_fetched_epoch: Some(LeaderEpoch(3)), ..stage.question(2, 9) };
+    let diverges = FetchVerdict::Diverges { epoch: LeaderEpoch(1), end: Offset(6) };
+    assert_eq!(stage.ask(&question), Ok(diverges), "the largest epoch at or below the one asked (R95, KIP-279)");
+    let question = FollowerFetch { last_fetched_epoch: Some(LeaderEpoch(1)), ..stage.question(2, 8) };
+    assert_eq!(stage.ask(&question), Ok(diverges), "of the same epoch, but longer than it was");
+    assert_eq!(stage.leader.follower_ends().next(), Some((BrokerId(2), None)));
+    assert_eq!(stage.high_watermark(), 0);
+}
+
+#[test]
+fn offsets_outside_the_log_are_out_of_range_before_anything_is_compared() {
+    let mut stage = Stage::in_sync(2);
+    stage.log.start = Offset(4);
+    let question = FollowerFetch { last_fetched_epoch: Some(LeaderEpoch(2)), ..stage.question(2, 3) };
+    assert_eq!(code(stage.ask(&question)), ErrorCode::OffsetOutOfRange, "R99: the log start first");
+    let question = FollowerFetch { last_fetched_epoch: Some(LeaderEpoch(9)), ..stage.question(2, 10) };
+    assert_eq!(code(stage.ask(&question)), ErrorCode::OffsetOutOfRange, "an epoch we have never heard of");
+    let question = FollowerFetch { last_fetched_epoch: None, ..stage.question(2, 11) };
+    assert_eq!(code(stage.ask(&question)), ErrorCode::OffsetOutOfRange);
+    let verdict =
+        compare_logs(Offset(0), None, &LogView { epochs: &EpochHistory::default(), ..Numbers::new(&[], 0).view() });
+    assert_eq!(verdict, Ok(FetchVerdict::Agrees), "an empty log at the start of an empty log");
+}
+
+#[test]
+fn a_replica_removed_and_added_again_starts_from_nothing() {
+    // R107, R261.
+    let mut stage = Stage::in_sync(2);
+    let terms = stage.facts.change(|state| {
+        state.replicas = brokers(&[1, 2]);
+        state.isr = brokers(&[1, 2]);
+    });
+    stage.image(&terms);
+    let terms = stage.facts.change(|state| state.replicas = brokers(&[1, 2, 3]));
+    stage.image(&terms);
+    assert_eq!(stage.leader.follower_ends().last(), Some((BrokerId(3), None)));
+}
+
+// Who joins (R111, R115–R118).
+
+#[test]
+fn a_replica_joins_only_from_the_watermark_and_the_start_of_the_epoch_on() {
+    // KAFKA-7128, R240: the new leader's watermark lags at 5, but 5..10 may be committed.
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2], 5, 1), Numbers::new(&[(4, 0)], 10), 5);
+    stage.fetch(3, 5).unwrap();
+    assert!(proposals(&stage.effects).is_empty());
+    stage.fetch(3, 10).unwrap();
+    let proposal = stage.proposal();
+    assert_eq!(members(&proposal), [1, 2, 3]);
+    assert_eq!(proposal.why, IsrReason::Expand(ExpandReason::CaughtUp));
+    assert_eq!(proposal.evidence[0].follower_end, Some(Offset(10)));
+    assert_eq!(proposal.isr[2], (BrokerId(3), BrokerEpoch(103)), "vouched for as the process that fetched");
+}
+
+#[test]
+fn a_fenced_or_departing_replica_does_not_join_until_it_is_active_again() {
+    let mut facts = Facts::new(&[1, 2, 3], &[1, 2], 5, 1);
+    facts.peers.get_mut(&BrokerId(3)).unwrap().active = false;
+    let mut stage = Stage::new(facts, Numbers::new(&[(4, 0)], 10), 10);
+    stage.fetch(3, 10).unwrap();
+    assert!(proposals(&stage.effects).is_empty());
+    let terms = stage.facts.change_peer(3, |peer| peer.active = true);
+    stage.image(&terms);
+    let proposal = stage.proposal();
+    assert_eq!(members(&proposal), [1, 2, 3], "silent at the end: nothing else would let it in (D20)");
+    assert_eq!(proposal.why, IsrReason::Expand(ExpandReason::BrokerReturned));
+}
+
+#[test]
+fn one_replica_joins_at_a_time_and_the_next_follows_without_another_fetch() {
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1], 5, 1), Numbers::new(&[(4, 0)], 10), 10);
+    stage.fetch(2, 10).unwrap();
+    stage.fetch(3, 10).unwrap();
+    let proposal = stage.proposal();
+    assert_eq!(members(&proposal), [1, 2]);
+    stage.answer(&proposal, Ok(()));
+    assert_eq!(members(&stage.proposal()), [1, 2, 3]);
+}
+
+#[test]
+fn under_min_isr_reaching_the_watermark_is_not_enough_to_join() {
+    // KAFKA-19996, R118, R255: the watermark is frozen there, and the replica would fall out again.
+    let (mut stage, proposal) = Stage::shrinking(3);
+    stage.answer(&proposal, Ok(()));
+    stage.append(100);
+    stage.effects.clear();
+    stage.fetch(3, 12).unwrap();
+    assert!(proposals(&stage.effects).is_empty());
+    stage.fetch(3, 115).unwrap();
+    assert_eq!(members(&stage.proposal()), [1, 2, 3]);
+}
+
+#[test]
+fn a_refused_join_is_not_repeated_at_once() {
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2], 5, 1), Numbers::new(&[(4, 0)], 10), 10);
+    stage.fetch(3, 10).unwrap();
+    let proposal = stage.proposal();
+    stage.answer(&proposal, Err(ErrorCode::IneligibleReplica));
+    stage.tick();
+    assert!(proposals(&stage.effects).is_empty());
+    stage.now = stage.leader.tick_at(&stage.log.view(), stage.now).unwrap();
+    stage.tick();
+    assert_eq!(members(&stage.proposal()), [1, 2, 3], "but after a rest, though it is silent at the end");
+}
+
+#[test]
+fn a_proposal_is_sent_again_unchanged_even_if_the_follower_registered_anew() {
+    // R242 (seed 382 of the first prototype): a newer broker epoch would vouch for a process that lost its disk.
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2], 5, 1), Numbers::new(&[(4, 0)], 10), 10);
+    stage.fetch(3, 10).unwrap();
+    let proposal = stage.proposal();
+    let terms = stage.facts.change_peer(3, |peer| peer.epoch = BrokerEpoch(203));
+    stage.image(&terms);
+    stage.now = stage.now + RESEND_UNANSWERED;
+    stage.tick();
+    assert_eq!(stage.proposal(), proposal);
+}
+
+// Who leaves (R108, R112–R114, D36).
+
+#[test]
+fn a_silent_follower_leaves_after_the_lag_limit_with_the_reason_and_what_was_seen() {
+    let (stage, proposal) = Stage::shrinking(2);
+    assert_eq!(members(&proposal), [1, 2]);
+    assert_eq!(proposal.why, IsrReason::Shrink(ShrinkReason::FollowerStoppedFetching));
+    assert_eq!(proposal.partition_epoch, stage.facts.state.partition_epoch);
+    let [evidence] = &proposal.evidence[..] else { panic!("{:?}", proposal.evidence) };
+    assert_eq!(
+        (evidence.broker, evidence.follower_end, evidence.leader_end),
+        (BrokerId(3), Some(Offset(10)), Some(Offset(15)))
+    );
+    assert_eq!(evidence.last_fetch_age_ms, Some(LAG_MAX.0 + 1));
+    assert_eq!(evidence.lag_ms, Some(LAG_MAX.0 + 1));
+}
+
+#[test]
+fn a_follower_that_fetches_but_stays_behind_leaves_as_slow() {
+    let mut stage = Stage::in_sync(2);
+    for second in 1..=31 {
+        stage.now = stage.now + Millis(1_000);
+        stage.append(50);
+        stage.fetch(2, 10 + 50 * second).unwrap();
+        stage.fetch(3, 10 + second).unwrap();
+    }
+    stage.tick();
+    let proposal = stage.proposal();
+    assert_eq!(members(&proposal), [1, 2]);
+    assert_eq!(proposal.why, IsrReason::Shrink(ShrinkReason::FollowerSlow));
+    assert_eq!(proposal.evidence[0].last_fetch_age_ms, Some(0));
+}
+
+#[test]
+fn nobody_leaves_an_idle_partition() {
+    // R108, D36: at the leader's end a follower may be cut off for ever; the first append starts the timer.
+    let mut stage = Stage::in_sync(2);
+    assert_eq!(stage.leader.tick_at(&stage.log.view(), stage.now), None, "and nothing ticks");
+    stage.now = stage.now + Millis(10 * LAG_MAX.0);
+    stage.tick();
+    assert!(proposals(&stage.effects).is_empty());
+    stage.append(1);
+    assert!(stage.leader.tick_at(&stage.log.view(), stage.now).is_some());
+    stage.tick();
+    assert!(proposals(&stage.effects).is_empty(), "the check of this half period is done");
+    stage.now = stage.now + Millis(LAG_MAX.0 / 2);
+    stage.tick();
+    assert_eq!(members(&stage.proposal()), [1]);
+}
+
+#[test]
+fn a_session_that_asks_in_silence_keeps_its_partitions_in_the_isr() {
+    // D20.
+    let mut stage = Stage::in_sync(2);
+    let arrival = LastArrival::default();
+    for replica in [2, 3] {
+        let session = Some(Session { waiter: WaiterId(replica as u64), arrival: arrival.clone() });
+        let question = FollowerFetch { session, ..stage.question(replica, 10) };
+        stage.ask(&question).unwrap();
+    }
+    stage.now = stage.now + Millis(10 * LAG_MAX.0);
+    arrival.store(stage.now);
+    stage.append(1);
+    stage.now = stage.now + LAG_MAX;
+    stage.tick();
+    assert!(proposals(&stage.effects).is_empty());
+    stage.now = stage.now + LAG_MAX;
+    stage.tick();
+    assert_eq!(members(&stage.proposal()), [1], "its last request came before the append");
+}
+
+#[test]
+fn the_silence_of_a_session_counts_no_more_after_its_broker_registered_anew() {
+    let mut stage = Stage::in_sync(2);
+    let arrival = LastArrival::default();
+    let session = Some(Session { waiter: WaiterId(3), arrival: arrival.clone() });
+    let question = FollowerFetch { session, ..stage.question(3, 10) };
+    stage.ask(&question).unwrap();
+    let terms = stage.facts.change_peer(3, |peer| peer.epoch = BrokerEpoch(203));
+    stage.image(&terms);
+    arrival.store(stage.now + LAG_MAX);
+    let now = stage.now;
+    let view = stage.log.view();
+    let last_fetch = stage.leader.standings(&view, now).last().unwrap().progress.last_fetch();
+    assert_eq!(last_fetch, Some(now), "D20, R103");
+}
+
+#[test]
+fn nobody_else_leaves_while_a_change_is_pending() {
+    let (mut stage, _) = Stage::shrinking(1);
+    stage.now = stage.now + LAG_MAX;
+    stage.tick();
+    assert!(proposals(&stage.effects).iter().all(|proposal| members(proposal) == [1, 2]), "the same one, sent again");
+}
+
+#[test]
+fn metadata_ends_a_pending_change_whatever_came_of_it() {
+    // R135.
+    let (mut stage, proposal) = Stage::shrinking(2);
+    assert_eq!(
+        stage.answer(&proposal, Err(ErrorCode::InvalidUpdateVersion)),
+        IsrOutcome::AwaitsMetadata(ErrorCode::InvalidUpdateVersion)
+    );
+    assert!(stage.leader.isr().maximal_contains(BrokerId(3)));
+    let terms = stage.facts.change(|state| state.isr = brokers(&[1, 2]));
+    stage.image(&terms);
+    assert_eq!(stage.leader.isr().pending(), None);
+    assert_eq!(stage.high_watermark(), 15);
+}
+
+#[test]
+fn an_image_older_than_an_answer_does_not_bring_the_old_isr_back() {
+    let (mut stage, proposal) = Stage::shrinking(2);
+    let older = stage.facts.terms();
+    stage.answer(&proposal, Ok(()));
+    stage.image(&older);
+    assert_eq!(stage.leader.isr().committed(), brokers(&[1, 2]));
+}
+
+#[test]
+fn each_change_of_the_isr_is_told_once() {
+    let (mut stage, proposal) = Stage::shrinking(2);
+    stage.answer(&proposal, Ok(()));
+    let terms = stage.facts.terms();
+    stage.image(&terms);
+    let told = stage.effects.iter().filter(|effect| matches!(effect, Effect::Note(Note::IsrChanged { .. })));
+    assert_eq!(told.count(), 1);
+}
+
+// What readers are told (R81, R94).
+
+#[test]
+fn the_end_is_not_told_before_the_watermark_has_reached_the_start_of_the_epoch() {
+    let mut stage = Stage::new(Facts::new(&[1, 2], &[1, 2], 5, 1), Numbers::new(&[(4, 0)], 10), 5);
+    assert_eq!(stage.leader.may_tell_the_end().unwrap_err().code(), ErrorCode::OffsetNotAvailable);
+    stage.fetch(2, 10).unwrap();
+    assert_eq!(stage.leader.may_tell_the_end(), Ok(()));
+}
+
+#[test]
+fn an_append_wakes_followers_and_only_a_watermark_move_wakes_consumers() {
+    let mut stage = Stage::in_sync(2);
+    stage.park.arm(WaiterId(1), Interest::Follower { quietly_told: false });
+    stage.park.arm(WaiterId(2), Interest::Consumer { offset: Offset(10) });
+    stage.append(1);
+    let wakes = |effects: &[Effect]| -> Vec<WakeUp> {
+        let woken =
+            effects.iter().filter_map(|effect| if let Effect::Wake(wake) = effect { Some(*wake) } else { None });
+        woken.collect()
+    };
+    assert_eq!(wakes(&stage.effects), [WakeUp { waiter: WaiterId(1), urgent: true }]);
+    stage.effects.clear();
+    stage.fetch(2, 11).unwrap();
+    stage.fetch(3, 11).unwrap();
+    assert_eq!(wakes(&stage.effects), [WakeUp { waiter: WaiterId(2), urgent: true }]);
+}
+
+#[test]
+fn the_low_watermark_is_the_lowest_start_of_the_living() {
+    let mut stage = Stage::in_sync(2);
+    stage.log.start = Offset(8);
+    assert_eq!(stage.leader.low_watermark(&stage.log.view()), Some(Offset(0)));
+    for replica in [2, 3] {
+        let question = FollowerFetch { log_start: Some(Offset(8)), ..stage.question(replica, 10) };
+        stage.ask(&question).unwrap();
+    }
+    assert_eq!(stage.leader.low_watermark(&stage.log.view()), Some(Offset(8)));
+}
