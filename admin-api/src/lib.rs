@@ -1,1 +1,195 @@
-//! placeholder
+//! The HTTP admin API: what people and scripts ask a node, and the few things they change (operators.md §1).
+//!
+//! Thin: a handler translates, asks the quorum's client or the replicas, and translates back. Rules live in the quorum,
+//! live values in the data plane. Any node answers; writes are forwarded inside the cluster.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::HeaderValue;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use highwater_quorum::QuorumClient;
+use highwater_quorum::status::QuorumRole;
+use highwater_wire::BrokerId;
+use metrics_exporter_prometheus::PrometheusHandle;
+
+mod beats;
+mod brokers;
+mod changes;
+mod clusters;
+mod error;
+mod health;
+mod live;
+mod metrics;
+mod partitions;
+pub mod peer;
+mod query;
+mod quorum;
+mod rates;
+mod respond;
+mod time;
+mod topics;
+
+pub use beats::Beats;
+pub use changes::follow;
+pub use error::ApiError;
+pub use live::{LiveFollower, LiveReplica, LocalReplicas};
+pub use time::rfc3339;
+
+/// Which partitions `/metrics` shows (`metrics.partition.level`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PartitionMetrics {
+    /// None.
+    Summary,
+    /// Those led here.
+    Leader,
+    /// All hosted here.
+    Full,
+}
+
+/// What an operator chooses for the admin API.
+#[derive(Debug, Clone)]
+pub struct AdminConfig {
+    /// `node.id`
+    pub node: BrokerId,
+    /// `http.advertised.url`: the base of links when a caller sent no Host.
+    pub url: String,
+    /// Version of the binary.
+    pub version: String,
+    /// `controller.quorum.voters`: who is asked for a view before the image knows anybody.
+    pub voters: Vec<BrokerId>,
+    /// `delete.topic.enable`
+    pub delete_topics: bool,
+    /// `ready.in.sync.max.wait.ms`
+    pub in_sync_wait_max: Duration,
+    pub partition_metrics: PartitionMetrics,
+}
+
+/// What every handler may touch. Cheap to clone.
+#[derive(Clone)]
+pub struct AdminState(Arc<Shared>);
+
+/// The parts of [`AdminState`].
+pub struct Shared {
+    pub(crate) config: AdminConfig,
+    pub(crate) quorum: QuorumClient,
+    pub(crate) replicas: LocalReplicas,
+    pub(crate) peers: peer::Peers,
+    pub(crate) beats: Beats,
+    pub(crate) metrics: Option<PrometheusHandle>,
+    pub(crate) rates: rates::CatchUp,
+    pub(crate) changes: changes::ChangeCounts,
+    pub(crate) started: Instant,
+}
+
+impl Deref for AdminState {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl AdminState {
+    /// `replicas` may be filled in later: until then health says that the data plane has not started.
+    ///
+    /// # Errors
+    /// The HTTP client for other nodes cannot be built.
+    pub fn new(
+        config: AdminConfig,
+        quorum: QuorumClient,
+        replicas: LocalReplicas,
+        beats: Beats,
+        metrics: Option<PrometheusHandle>,
+    ) -> Result<Self, reqwest::Error> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Ok(Self(Arc::new(Shared {
+            config,
+            quorum,
+            replicas,
+            peers: peer::Peers::new()?,
+            beats,
+            metrics,
+            rates: rates::CatchUp::default(),
+            changes: changes::ChangeCounts::new(i64::try_from(now.as_millis()).unwrap_or(i64::MAX)),
+            started: Instant::now(),
+        })))
+    }
+
+    /// How old the metadata here may be: since a leader was last heard, or since the start when none ever was.
+    pub(crate) fn metadata_age_ms(&self) -> u64 {
+        let status = self.quorum.status();
+        if status.role == QuorumRole::Leader {
+            return status.quorum_ack_age_ms.unwrap_or(0);
+        }
+        let uptime = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        status.leader_heard_age_ms.unwrap_or(uptime)
+    }
+}
+
+/// All routes of the admin API.
+pub fn router(admin: AdminState) -> Router {
+    let v3 = v3();
+    Router::new()
+        .nest("/v3", v3.clone())
+        // Where Confluent Server embeds it.
+        .nest("/kafka/v3", v3)
+        .route("/health/live", get(health::live))
+        .route("/health/startup", get(health::startup))
+        .route("/health/ready", get(health::ready))
+        .route("/metrics", get(metrics::show))
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .fallback(async |request: Request| {
+            ApiError::not_found(format!("there is nothing at {}; start at /v3/clusters", request.uri().path()))
+        })
+        .layer(middleware::from_fn_with_state(admin.clone(), around))
+        .with_state(admin)
+}
+
+fn v3() -> Router<AdminState> {
+    let partition = "/clusters/{cluster_id}/topics/{topic_name}/partitions/{partition_id}";
+    let at = |rest: &str| format!("{partition}{rest}");
+    Router::new()
+        .route("/clusters", get(clusters::list))
+        .route("/clusters/{cluster_id}", get(clusters::show))
+        .route("/clusters/{cluster_id}/brokers", get(brokers::list))
+        .route("/clusters/{cluster_id}/brokers/{broker_id}", get(brokers::show))
+        .route("/clusters/{cluster_id}/brokers/{broker_id}/partition-replicas", get(brokers::partition_replicas))
+        .route("/clusters/{cluster_id}/topics", get(topics::list).post(topics::create))
+        .route("/clusters/{cluster_id}/topics/{topic_name}", get(topics::show).delete(topics::delete))
+        .route("/clusters/{cluster_id}/topics/{topic_name}/partitions", get(partitions::list))
+        .route(partition, get(partitions::show))
+        .route(&at("/offset"), get(partitions::offset))
+        .route(&at("/replicas"), get(partitions::replicas))
+        .route(&at("/replicas/{broker_id}"), get(partitions::replica))
+        .route(&at("/replica-status"), get(partitions::replica_status::list))
+        .route(&at("/state"), get(partitions::state::state))
+        .route(&at("/history"), get(partitions::history::history))
+        .route(&at("/leader-epochs"), get(partitions::history::leader_epochs))
+        .route("/clusters/{cluster_id}/health", get(health::cluster))
+        .route("/clusters/{cluster_id}/quorum", get(quorum::show))
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+}
+
+/// Around every request: its id, the body of an error, and the count.
+async fn around(State(_): State<AdminState>, request: Request, next: Next) -> Response {
+    let given = request.headers().get("x-request-id").filter(|id| id.len() <= 200).and_then(|id| id.to_str().ok());
+    let request_id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
+    let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str).to_owned();
+    let mut response = next.run(request).await;
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        let mut body = error.body(&request_id).to_string().into_bytes();
+        body.push(b'\n');
+        response = respond::json_response(error.status, body).into_response();
+    }
+    let code = response.status().as_u16().to_string();
+    ::metrics::counter!("highwater_admin_requests_total", "route" => route, "code" => code).increment(1);
+    if let Ok(value) = HeaderValue::from_str(&request_id) {
+        response.headers_mut().insert("x-request-id", value);
+    }
+    response
+}

@@ -1,0 +1,127 @@
+//! `/brokers`: the registered brokers and the replicas they host (REST v3, with our additions).
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use highwater_quorum::image::{BrokerRegistration, BrokerState};
+use highwater_wire::BrokerId;
+use serde::Serialize;
+
+use crate::AdminState;
+use crate::error::ApiError;
+use crate::partitions::ReplicaBody;
+use crate::query::LIST;
+use crate::respond::{Call, Metadata, Read, Related, Row, number_key};
+
+/// How the API spells a broker's state.
+pub const fn state_name(state: BrokerState) -> &'static str {
+    match state {
+        BrokerState::Fenced => "FENCED",
+        BrokerState::Active => "ACTIVE",
+        BrokerState::ShuttingDown => "SHUTTING_DOWN",
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct BrokerBody {
+    kind: &'static str,
+    metadata: Metadata,
+    cluster_id: String,
+    broker_id: i32,
+    host: Option<String>,
+    port: Option<u16>,
+    rack: Option<String>,
+    configs: Related,
+    partition_replicas: Related,
+    // Ours from here on.
+    state: &'static str,
+    state_since_ms: i64,
+    broker_epoch: i64,
+    incarnation_id: String,
+    version: String,
+    in_maintenance: bool,
+    is_controller: bool,
+    admin_url: String,
+}
+
+impl BrokerBody {
+    fn new(admin: &AdminState, read: &Read, broker: &BrokerRegistration) -> Self {
+        let path = format!("/brokers/{}", broker.id);
+        let endpoint = broker.inter_broker_endpoint();
+        Self {
+            kind: "KafkaBroker",
+            metadata: read.links.metadata(&path, &[format!("broker={}", broker.id)]),
+            cluster_id: read.links.cluster_id().to_owned(),
+            broker_id: broker.id.0,
+            host: endpoint.map(|endpoint| endpoint.host.clone()),
+            port: endpoint.map(|endpoint| endpoint.port),
+            rack: broker.rack.clone(),
+            configs: read.links.related(&format!("{path}/configs")),
+            partition_replicas: read.links.related(&format!("{path}/partition-replicas")),
+            state: state_name(broker.state),
+            state_since_ms: broker.state_since.0,
+            broker_epoch: broker.epoch.0,
+            incarnation_id: broker.incarnation.to_string(),
+            version: broker.version.clone(),
+            in_maintenance: false,
+            is_controller: admin.quorum.leader() == Some(broker.id),
+            admin_url: broker.admin_url.clone(),
+        }
+    }
+}
+
+/// `GET /brokers`; filter `state`.
+pub async fn list(
+    State(admin): State<AdminState>,
+    Path(cluster): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let read = call.read(&admin, &cluster, &[LIST, &["state"]]).await?;
+    let states = read.params.filter("state", Some(&["FENCED", "ACTIVE", "SHUTTING_DOWN"]))?;
+    let rows = read
+        .image
+        .brokers
+        .values()
+        .filter(|broker| states.admits(state_name(broker.state)))
+        .map(|broker| Row::new(&[&number_key(broker.id.0)], BrokerBody::new(&admin, &read, broker)))
+        .collect();
+    read.list("KafkaBrokerList", rows)
+}
+
+/// `GET /brokers/{broker_id}`
+pub async fn show(
+    State(admin): State<AdminState>,
+    Path((cluster, broker)): Path<(String, String)>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let read = call.read(&admin, &cluster, &[]).await?;
+    let broker = find(&read, &broker)?;
+    read.object(StatusCode::OK, &BrokerBody::new(&admin, &read, broker))
+}
+
+/// `GET /brokers/{broker_id}/partition-replicas`
+pub async fn partition_replicas(
+    State(admin): State<AdminState>,
+    Path((cluster, broker)): Path<(String, String)>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let read = call.read(&admin, &cluster, &[LIST, &["topic"]]).await?;
+    let broker = find(&read, &broker)?.id;
+    let topics = read.params.filter("topic", None)?;
+    let mut rows = Vec::new();
+    for topic in read.image.topics.values().filter(|topic| topics.admits(&topic.name)) {
+        for (partition, state) in (0..).zip(&topic.partitions) {
+            if state.replicas.contains(&broker) {
+                let body = ReplicaBody::new(&read.links, &topic.name, partition, state, broker);
+                rows.push(Row::new(&[&topic.name, &number_key(partition)], body));
+            }
+        }
+    }
+    read.list("KafkaReplicaList", rows)
+}
+
+fn find<'a>(read: &'a Read, broker: &str) -> Result<&'a BrokerRegistration, ApiError> {
+    let id = broker.parse().ok().and_then(BrokerId::from_wire);
+    let found = id.and_then(|id| read.image.brokers.get(&id));
+    found.map(AsRef::as_ref).ok_or_else(|| ApiError::not_found(format!("there is no broker {broker}")))
+}

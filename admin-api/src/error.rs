@@ -1,0 +1,175 @@
+//! `ApiError`: what the API says when it cannot do what it was asked (operators.md §1.1, the error table).
+//!
+//! A status, Kafka REST's `error_code`, a message that says what to do, and details a script can read. The request id
+//! is added on the way out.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use highwater_quorum::{QuorumError, Refusal};
+use highwater_wire::{BrokerId, ErrorCode};
+use serde_json::{Value, json};
+
+/// One refusal or failure, before it becomes a response.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiError {
+    pub status: StatusCode,
+    /// As in the table: the HTTP status, or three digits of it and two more.
+    pub error_code: u32,
+    pub message: String,
+    pub details: Option<Value>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, error_code: u32, message: impl Into<String>) -> Self {
+        Self { status, error_code, message: message.into(), details: None }
+    }
+
+    /// 400/400: a parameter or body that cannot be read.
+    pub fn malformed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, 400, message)
+    }
+
+    /// 400/40002: Kafka's rules say no.
+    pub fn refused(error: ErrorCode, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, 40002, message).because(error)
+    }
+
+    /// 404/404: no such endpoint, cluster, broker.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, 404, message)
+    }
+
+    /// 404/40403
+    pub fn unknown_topic(name: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, 40403, format!("there is no topic {name}"))
+            .because(ErrorCode::UnknownTopicOrPartition)
+    }
+
+    /// 404/40403
+    pub fn unknown_partition(name: &str, partition: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, 40403, format!("topic {name} has no partition {partition}"))
+            .because(ErrorCode::UnknownTopicOrPartition)
+    }
+
+    /// 405/405
+    pub fn method_not_allowed() -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, 405, "this path does not answer to this method")
+    }
+
+    /// 415/415
+    pub fn unsupported_media_type(given: &str) -> Self {
+        let message = format!("the body is \"{given}\": send it with -H 'content-type: application/json'");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, 415, message)
+    }
+
+    /// 422/42206: the body is JSON, but not one that means something here.
+    pub fn invalid_payload(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, 42206, message)
+    }
+
+    /// 503/50310
+    pub fn no_raft_leader(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, 50310, message).because(ErrorCode::NotController)
+    }
+
+    /// 503/50311
+    pub fn metadata_too_old(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, 50311, message)
+    }
+
+    /// 503/50302
+    pub fn broker_not_available(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, 50302, message).because(ErrorCode::BrokerNotAvailable)
+    }
+
+    /// 500/50003: the same request may succeed later.
+    pub fn retriable(error: ErrorCode, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, 50003, message).because(error)
+    }
+
+    /// 500/500
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, 500, message)
+    }
+
+    /// Adds facts for scripts.
+    #[must_use]
+    pub fn with_details(mut self, details: Value) -> Self {
+        match (&mut self.details, details) {
+            (Some(Value::Object(there)), Value::Object(more)) => there.extend(more),
+            (slot, details) => *slot = Some(details),
+        }
+        self
+    }
+
+    fn because(self, error: ErrorCode) -> Self {
+        self.with_details(json!({ "kafka_error": error.name() }))
+    }
+
+    /// No partition leader answered for `partition`.
+    pub fn leader_silent(topic: &str, partition: i32, leader: Option<BrokerId>) -> Self {
+        match leader {
+            Some(leader) => Self::broker_not_available(format!(
+                "broker {leader}, which leads {topic}-{partition}, did not answer within 2 s; try again, or read its \
+                 state"
+            )),
+            None => Self::broker_not_available(format!(
+                "{topic}-{partition} has no leader now: GET its state to see who is waited for"
+            )),
+        }
+    }
+
+    /// The body, as the wire carries it.
+    pub fn body(&self, request_id: &str) -> Value {
+        let mut body = json!({ "error_code": self.error_code, "message": self.message });
+        if let Some(details) = &self.details {
+            body["details"] = details.clone();
+        }
+        body["request_id"] = json!(request_id);
+        body
+    }
+}
+
+impl From<QuorumError> for ApiError {
+    fn from(error: QuorumError) -> Self {
+        match error {
+            QuorumError::Refused(refusal) => refusal.into(),
+            QuorumError::NoLeader { why } => {
+                Self::no_raft_leader(format!("the metadata quorum has no leader: {why}; nothing was changed"))
+            }
+            QuorumError::TimedOut { after_ms } => Self::retriable(
+                ErrorCode::RequestTimedOut,
+                format!(
+                    "the metadata quorum did not answer within {after_ms} ms: the change may or may not have been made; \
+                     read before you repeat it"
+                ),
+            ),
+            QuorumError::Stopped(why) => Self::broker_not_available(format!("this node is stopping: {why}")),
+        }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let code = ErrorCode::from(&refusal);
+        let message = refusal.to_string();
+        match code {
+            ErrorCode::InvalidTopicException => Self::invalid_payload(message).because(code),
+            ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId => {
+                Self::new(StatusCode::NOT_FOUND, 40403, message).because(code)
+            }
+            ErrorCode::NotController => Self::no_raft_leader(message),
+            _ if code.is_retriable() => Self::retriable(code, message),
+            _ => Self::refused(code, message),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    /// The body is written by the outermost layer, which knows the request id.
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}

@@ -1,0 +1,341 @@
+//! `.../history` and `.../leader-epochs`: what happened to a partition, why, and by what evidence (operators.md 1.4 B).
+//! Both come from the image, so any node tells the same story, also when the leader is gone.
+
+use std::time::SystemTime;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use highwater_quorum::MetadataImage;
+use highwater_quorum::image::{ChangeKind, Evidence, ExpandReason, LeaderReason, PartitionChange, ShrinkReason};
+use highwater_wire::{BrokerId, TopicPartition};
+use serde::Serialize;
+
+use super::{Chosen, choose, ids, one};
+use crate::AdminState;
+use crate::error::ApiError;
+use crate::live;
+use crate::query::LIST;
+use crate::respond::{Call, Row, number_key};
+use crate::time::rfc3339;
+
+/// The word of a reason why a replica left the ISR.
+pub const fn shrink_reason(reason: ShrinkReason) -> &'static str {
+    match reason {
+        ShrinkReason::FollowerStoppedFetching => "FOLLOWER_STOPPED_FETCHING",
+        ShrinkReason::FollowerSlow => "FOLLOWER_SLOW",
+        ShrinkReason::BrokerFenced => "BROKER_FENCED",
+        ShrinkReason::BrokerRestarted => "BROKER_RESTARTED",
+        ShrinkReason::ControlledShutdown => "CONTROLLED_SHUTDOWN",
+        ShrinkReason::LogDirOffline => "LOG_DIR_OFFLINE",
+        ShrinkReason::Reassignment => "REASSIGNMENT",
+        ShrinkReason::UncleanElection => "UNCLEAN_ELECTION",
+    }
+}
+
+/// The word of a reason why a replica came into the ISR.
+pub const fn expand_reason(reason: ExpandReason) -> &'static str {
+    match reason {
+        ExpandReason::CaughtUp => "CAUGHT_UP",
+        ExpandReason::BrokerReturned => "BROKER_RETURNED",
+    }
+}
+
+/// The word of a reason for an election.
+pub const fn leader_reason(reason: LeaderReason) -> &'static str {
+    match reason {
+        LeaderReason::Created => "CREATED",
+        LeaderReason::Preferred => "PREFERRED",
+        LeaderReason::Failover => "FAILOVER",
+        LeaderReason::Elr => "ELR",
+        LeaderReason::LastKnown => "LAST_KNOWN",
+        LeaderReason::Unclean => "UNCLEAN",
+        LeaderReason::Designated => "DESIGNATED",
+        LeaderReason::Reassignment => "REASSIGNMENT",
+        LeaderReason::Drain => "DRAIN",
+        LeaderReason::Lost => "LOST",
+    }
+}
+
+const TYPES: &[&str] = &["ISR_SHRINK", "ISR_EXPAND", "LEADER_CHANGE"];
+
+#[derive(Debug, Serialize)]
+struct ChangeBody {
+    kind: &'static str,
+    #[serde(rename = "type")]
+    type_: &'static str,
+    time: String,
+    time_ms: i64,
+    metadata_offset: u64,
+    /// Counts the changes of one partition.
+    sequence: u64,
+    topic_name: String,
+    partition_id: i32,
+    isr_before: Option<Vec<i32>>,
+    isr_after: Option<Vec<i32>>,
+    leader_before: Option<i32>,
+    leader_id: Option<i32>,
+    leader_epoch: i32,
+    partition_epoch_after: i32,
+    /// `null`: the controller itself.
+    requested_by: Option<RequestedBy>,
+    reason: &'static str,
+    /// Of the first replica concerned.
+    evidence: Option<EvidenceBody>,
+    /// Of the others, when one change concerned several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    further_evidence: Vec<EvidenceBody>,
+}
+
+#[derive(Debug, Serialize)]
+struct RequestedBy {
+    broker_id: i32,
+}
+
+#[derive(Debug, Serialize)]
+struct EvidenceBody {
+    broker_id: i32,
+    follower_log_end_offset: Option<i64>,
+    leader_log_end_offset: Option<i64>,
+    lag_ms: Option<u64>,
+    last_fetch_age_ms: Option<u64>,
+    last_caught_up_age_ms: Option<u64>,
+    note: Option<String>,
+}
+
+impl From<&Evidence> for EvidenceBody {
+    fn from(evidence: &Evidence) -> Self {
+        Self {
+            broker_id: evidence.broker.0,
+            follower_log_end_offset: evidence.follower_end.map(|offset| offset.0),
+            leader_log_end_offset: evidence.leader_end.map(|offset| offset.0),
+            lag_ms: evidence.lag_ms,
+            last_fetch_age_ms: evidence.last_fetch_age_ms,
+            last_caught_up_age_ms: evidence.last_caught_up_age_ms,
+            note: evidence.note.clone(),
+        }
+    }
+}
+
+impl ChangeBody {
+    fn new(topic: &str, partition: i32, change: &PartitionChange) -> Self {
+        let (type_, reason) = words(&change.kind);
+        let (before, after, evidence) = match &change.kind {
+            ChangeKind::Shrink { before, after, evidence, .. } | ChangeKind::Expand { before, after, evidence, .. } => {
+                (Some(ids(before)), Some(ids(after)), evidence.as_slice())
+            }
+            ChangeKind::Leader { .. } => (None, None, [].as_slice()),
+        };
+        let leader_before = match &change.kind {
+            ChangeKind::Leader { before, .. } => before.map(|broker| broker.0),
+            _ => None,
+        };
+        let mut evidence = evidence.iter().map(EvidenceBody::from);
+        Self {
+            kind: "KafkaPartitionChange",
+            type_,
+            time: rfc3339(change.time.0),
+            time_ms: change.time.0,
+            metadata_offset: change.index,
+            sequence: change.sequence,
+            topic_name: topic.to_owned(),
+            partition_id: partition,
+            isr_before: before,
+            isr_after: after,
+            leader_before,
+            leader_id: change.leader.map(|leader| leader.0),
+            leader_epoch: change.leader_epoch.0,
+            partition_epoch_after: change.partition_epoch.0,
+            requested_by: change.requested_by.map(|broker| RequestedBy { broker_id: broker.0 }),
+            reason,
+            evidence: evidence.next(),
+            further_evidence: evidence.collect(),
+        }
+    }
+}
+
+/// Type and reason of a change.
+pub fn words(kind: &ChangeKind) -> (&'static str, &'static str) {
+    match kind {
+        ChangeKind::Shrink { reason, .. } => ("ISR_SHRINK", shrink_reason(*reason)),
+        ChangeKind::Expand { reason, .. } => ("ISR_EXPAND", expand_reason(*reason)),
+        ChangeKind::Leader { reason, .. } => ("LEADER_CHANGE", leader_reason(*reason)),
+    }
+}
+
+/// The brokers that a change is about: who came, who went, who led and who leads.
+fn concerned(change: &PartitionChange) -> Vec<i32> {
+    match &change.kind {
+        ChangeKind::Shrink { before, after, .. } => missing(before, after),
+        ChangeKind::Expand { before, after, .. } => missing(after, before),
+        ChangeKind::Leader { before, .. } => before.iter().chain(&change.leader).map(|broker| broker.0).collect(),
+    }
+}
+
+fn missing(of: &[BrokerId], than: &[BrokerId]) -> Vec<i32> {
+    of.iter().filter(|broker| !than.contains(broker)).map(|broker| broker.0).collect()
+}
+
+/// `GET .../history`; filters `type`, `since`, `until`, `broker_id`, `reason`, `topic`. Oldest first per partition.
+pub async fn history(
+    State(admin): State<AdminState>,
+    Path((cluster, topic, partition)): Path<(String, String, String)>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    const FILTERS: &[&str] = &["type", "since", "until", "broker_id", "reason", "topic"];
+    let read = call.read(&admin, &cluster, &[LIST, FILTERS]).await?;
+    let now_ms = now_ms();
+    let types = read.params.filter("type", Some(TYPES))?;
+    let reasons = read.params.filter("reason", None)?;
+    let brokers = read.params.number_filter("broker_id")?;
+    let names = read.params.filter("topic", None)?;
+    let since = read.params.time("since", now_ms)?.unwrap_or(i64::MIN);
+    let until = read.params.time("until", now_ms)?.unwrap_or(i64::MAX);
+    let mut rows = Vec::new();
+    for chosen in choose(&read.image, &topic, &partition)? {
+        if !names.admits(&chosen.topic.name) {
+            continue;
+        }
+        for change in changes(&read.image, chosen.at()) {
+            let (type_, reason) = words(&change.kind);
+            let wanted = types.admits(type_)
+                && reasons.admits(reason)
+                && (since..=until).contains(&change.time.0)
+                && (brokers.is_empty() || brokers.admits_numbers(concerned(change).into_iter()));
+            if wanted {
+                let key = [&*chosen.topic.name, &number_key(chosen.partition), &format!("{:020}", change.sequence)];
+                rows.push(Row::new(&key, ChangeBody::new(&chosen.topic.name, chosen.partition, change)));
+            }
+        }
+    }
+    read.counted_list("KafkaPartitionHistoryList", rows)
+}
+
+fn changes(image: &MetadataImage, at: TopicPartition) -> impl DoubleEndedIterator<Item = &PartitionChange> {
+    image.history.get(&at).into_iter().flat_map(|changes| changes.iter()).map(AsRef::as_ref)
+}
+
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[derive(Debug, Serialize)]
+struct EpochBody {
+    kind: &'static str,
+    topic_name: String,
+    partition_id: i32,
+    leader_epoch: i32,
+    /// `null` when the leader did not answer, or its log holds no record of this epoch.
+    start_offset: Option<i64>,
+    /// `null` for the last one.
+    end_offset: Option<i64>,
+    leader_id: Option<i32>,
+    since_ms: Option<i64>,
+    reason: Option<&'static str>,
+    truncated_on: Vec<TruncatedBody>,
+}
+
+#[derive(Debug, Serialize)]
+struct TruncatedBody {
+    broker_id: i32,
+    from_offset: i64,
+    to_offset: i64,
+    time_ms: i64,
+}
+
+/// `GET .../leader-epochs`: each leadership with its first offset, and who had to give up records when it began.
+///
+/// Offsets come from the leader's log, leaders and reasons from the history in the image; what either lacks is null.
+pub async fn leader_epochs(
+    State(admin): State<AdminState>,
+    Path((cluster, topic, partition)): Path<(String, String, String)>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let read = call.read(&admin, &cluster, &[LIST]).await?;
+    let chosen: Chosen<'_> = one(&read, &topic, &partition)?;
+    let at = chosen.at();
+    let live = live::from_replicas(&admin, &read.image, std::iter::once(at)).await;
+    let leader = chosen.state.leader.and_then(|leader| live.get(&(leader, at))).filter(|live| live.is_leader);
+    let starts = leader.map_or(&[][..], |leader| leader.leader_epochs.as_slice());
+    // The first change of an epoch is the election that began it.
+    let elections: Vec<&PartitionChange> = changes(&read.image, at)
+        .filter(|change| matches!(change.kind, ChangeKind::Leader { .. }) && change.leader.is_some())
+        .collect();
+    let mut epochs: Vec<i32> =
+        starts.iter().map(|(epoch, _)| *epoch).chain(elections.iter().map(|change| change.leader_epoch.0)).collect();
+    epochs.sort_unstable();
+    epochs.dedup();
+    let mut rows = Vec::new();
+    for epoch in epochs {
+        let place = starts.iter().position(|(other, _)| *other == epoch);
+        let election = elections.iter().find(|change| change.leader_epoch.0 == epoch);
+        let truncated_on = live
+            .iter()
+            .filter_map(|((broker, _), replica)| Some((broker, replica.last_truncation.as_ref()?)))
+            .filter(|(_, truncation)| truncation.leader_epoch == epoch)
+            .map(|(broker, truncation)| TruncatedBody {
+                broker_id: broker.0,
+                from_offset: truncation.from_offset,
+                to_offset: truncation.to_offset,
+                time_ms: truncation.time_ms,
+            });
+        let body = EpochBody {
+            kind: "KafkaLeaderEpoch",
+            topic_name: chosen.topic.name.to_string(),
+            partition_id: chosen.partition,
+            leader_epoch: epoch,
+            start_offset: place.map(|place| starts[place].1),
+            end_offset: place.and_then(|place| starts.get(place + 1)).map(|(_, start)| *start),
+            leader_id: election.and_then(|change| change.leader).map(|leader| leader.0),
+            since_ms: election.map(|change| change.time.0),
+            reason: election.map(|change| words(&change.kind).1),
+            truncated_on: truncated_on.collect(),
+        };
+        rows.push(Row::new(&[&number_key(epoch)], body));
+    }
+    read.list("KafkaLeaderEpochList", rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_wire::{LeaderEpoch, Offset, PartitionEpoch, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn a_shrink_tells_who_left_why_and_by_what_evidence() {
+        let change = PartitionChange {
+            index: 88_210,
+            sequence: 3,
+            time: Timestamp(1_767_225_600_000),
+            leader: Some(BrokerId(2)),
+            leader_epoch: LeaderEpoch(14),
+            partition_epoch: PartitionEpoch(31),
+            requested_by: Some(BrokerId(2)),
+            kind: ChangeKind::Shrink {
+                before: vec![BrokerId(1), BrokerId(2), BrokerId(3)],
+                after: vec![BrokerId(2), BrokerId(3)],
+                reason: ShrinkReason::FollowerSlow,
+                evidence: vec![Evidence {
+                    broker: BrokerId(1),
+                    follower_end: Some(Offset(1_031_000)),
+                    leader_end: Some(Offset(1_046_100)),
+                    lag_ms: Some(30_012),
+                    last_fetch_age_ms: Some(84),
+                    last_caught_up_age_ms: Some(30_012),
+                    note: None,
+                }],
+            },
+        };
+        let body = serde_json::to_string(&ChangeBody::new("orders", 7, &change)).unwrap();
+        for part in [
+            r#"{"kind":"KafkaPartitionChange","type":"ISR_SHRINK","time":"2026-01-01T00:00:00.000Z""#,
+            r#""metadata_offset":88210"#,
+            r#""isr_before":[1,2,3],"isr_after":[2,3]"#,
+            r#""requested_by":{"broker_id":2},"reason":"FOLLOWER_SLOW","evidence":{"broker_id":1,"follower_log_end_offset":1031000"#,
+        ] {
+            assert!(body.contains(part), "{part} is missing in {body}");
+        }
+        assert_eq!(concerned(&change), [1]);
+    }
+}

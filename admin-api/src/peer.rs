@@ -1,0 +1,107 @@
+//! What nodes ask each other for the admin API, over the controller listener (D4): live values of replicas, and each
+//! node's own view of the quorum. Both ends are here, so that they cannot drift apart.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use highwater_quorum::{QuorumClient, QuorumStatus};
+use highwater_wire::{BrokerId, TopicPartition};
+use serde::{Deserialize, Serialize};
+
+use crate::live::{LiveReplica, LocalReplicas};
+
+/// Partitions asked for in one call.
+const BATCH: usize = 2_000;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Asked {
+    partitions: Vec<TopicPartition>,
+}
+
+/// One entry per partition asked for, in order; `None`: not hosted here.
+type Answered = Vec<Option<LiveReplica>>;
+
+/// The routes that answer other nodes; to be merged into the controller listener. Reading changes nothing.
+pub fn replica_router(replicas: LocalReplicas) -> Router {
+    Router::new().route("/admin/replicas", post(replicas_here)).with_state(replicas)
+}
+
+async fn replicas_here(
+    State(replicas): State<LocalReplicas>,
+    Json(asked): Json<Asked>,
+) -> Result<Json<Answered>, StatusCode> {
+    if asked.partitions.len() > BATCH {
+        return Err(StatusCode::PAYLOAD_TOO_LARGE);
+    }
+    Ok(Json(asked.partitions.into_iter().map(|at| replicas.live(at)).collect()))
+}
+
+/// The client half of a node's own view of the quorum, handed in once the quorum has started.
+#[derive(Clone, Default)]
+pub struct LocalQuorum(std::sync::Arc<std::sync::OnceLock<QuorumClient>>);
+
+impl LocalQuorum {
+    /// The quorum is there. Only the first call counts.
+    pub fn set(&self, client: QuorumClient) {
+        let _ = self.0.set(client);
+    }
+}
+
+/// Serves this node's view of the quorum to its peers.
+pub fn quorum_router(quorum: LocalQuorum) -> Router {
+    Router::new().route("/admin/quorum", get(quorum_here)).with_state(quorum)
+}
+
+async fn quorum_here(State(quorum): State<LocalQuorum>) -> Result<Json<QuorumStatus>, StatusCode> {
+    quorum.0.get().map(|client| Json(client.status())).ok_or(StatusCode::SERVICE_UNAVAILABLE)
+}
+
+/// Calls other nodes' controller listeners.
+#[derive(Debug, Clone)]
+pub struct Peers {
+    http: reqwest::Client,
+}
+
+impl Peers {
+    /// # Errors
+    /// The HTTP client cannot be built.
+    pub fn new() -> reqwest::Result<Self> {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .tcp_nodelay(true)
+            .connect_timeout(Duration::from_secs(1))
+            .pool_max_idle_per_host(4)
+            .build()?;
+        Ok(Self { http })
+    }
+
+    /// Live values of replicas that `broker` hosts, in the order asked for; `None` when it did not answer in `budget`.
+    pub async fn replicas(
+        &self,
+        quorum: &QuorumClient,
+        broker: BrokerId,
+        partitions: &[TopicPartition],
+        budget: Duration,
+    ) -> Option<Vec<Option<LiveReplica>>> {
+        let url = format!("{}/admin/replicas", quorum.controller_url(broker)?);
+        let calls = partitions.chunks(BATCH).map(|chunk| {
+            let asked = Asked { partitions: chunk.to_vec() };
+            let call = self.http.post(&url).timeout(budget).json(&asked);
+            async move {
+                let answered: Answered = call.send().await.ok()?.error_for_status().ok()?.json().await.ok()?;
+                (answered.len() == asked.partitions.len()).then_some(answered)
+            }
+        });
+        let answers: Option<Vec<Answered>> = futures::future::join_all(calls).await.into_iter().collect();
+        answers.map(|answers| answers.into_iter().flatten().collect())
+    }
+
+    /// The view of the quorum that `node` has; `None` when it did not answer in `budget`.
+    pub async fn quorum(&self, quorum: &QuorumClient, node: BrokerId, budget: Duration) -> Option<QuorumStatus> {
+        let url = format!("{}/admin/quorum", quorum.controller_url(node)?);
+        self.http.get(url).timeout(budget).send().await.ok()?.error_for_status().ok()?.json().await.ok()
+    }
+}
