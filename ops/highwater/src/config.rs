@@ -15,6 +15,7 @@ pub mod keys;
 mod properties;
 mod values;
 
+pub use checks::host_port;
 pub use properties::{Origin, Setting, Sources, Surroundings};
 use values::Values;
 

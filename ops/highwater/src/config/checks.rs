@@ -394,7 +394,7 @@ fn http(values: &mut Values, listeners: Option<&Listeners>) -> Option<HttpConfig
 }
 
 /// `host:port`, with brackets where the host is an IPv6 address.
-pub(crate) fn host_port(host: &str, port: u16) -> String {
+pub fn host_port(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 

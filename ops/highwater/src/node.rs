@@ -1,0 +1,415 @@
+//! The composition root: in which order the parts of a node start and stop, and on which runtime each runs.
+//!
+//! Start: controller listener and raft, then the admin API (so that a node without a quorum can say so, D6), then,
+//! once the cluster is formed, the data plane. Stop is the other way round; the controller listener closes last (D7).
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_admin::{AdminConfig, AdminState, Beats, LocalReplicas, PartitionMetrics, peer};
+use highwater_data::{
+    Boot, DataPlane, DataPlaneConfig, DataPlaneError, LifecycleConfig, ListenerConfig, LogConfig, ReplicationConfig,
+    ServerConfig, Stopped, TopicDefaults,
+};
+use highwater_quorum::{ControllerListener, Quorum, QuorumClient, QuorumConfig, QuorumLimits, StartError};
+use highwater_wire::IncarnationId;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{RwLock, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::config::{self, NodeConfig};
+use crate::storage;
+
+/// Version of this build, for people.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How long a stop waits for the admin API's open requests.
+const HTTP_GRACE: Duration = Duration::from_secs(2);
+
+/// Why a node could not start, or had to stop by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error(transparent)]
+    Quorum(#[from] StartError),
+    #[error(transparent)]
+    Data(#[from] DataPlaneError),
+    #[error("http.listeners: cannot listen on {address}: {source}; is another process using the port?")]
+    Http { address: String, source: std::io::Error },
+    #[error("cannot resolve {0}: {1}")]
+    Resolve(String, std::io::Error),
+    #[error("{}: {source}", path.display())]
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error("cannot start a thread or runtime: {0}")]
+    Resources(#[from] std::io::Error),
+    #[error("cannot build an HTTP client: {0}")]
+    Client(#[from] reqwest::Error),
+    #[error("the metadata quorum failed on this node: {0}")]
+    QuorumFailed(String),
+    #[error("{0}")]
+    Storage(#[from] storage::StorageError),
+}
+
+/// A runtime that may be dropped anywhere: what still runs on it is abandoned.
+struct Threads(Option<Runtime>);
+
+impl Threads {
+    fn new(name: &str, workers: usize) -> std::io::Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(workers).thread_name(name).enable_all().build()?;
+        Ok(Self(Some(runtime)))
+    }
+
+    fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.0.as_ref().expect("taken only by drop").spawn(future)
+    }
+
+    /// Runs a future there and waits for it here.
+    async fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Result<T, NodeError> {
+        self.spawn(future).await.map_err(|error| NodeError::Resources(std::io::Error::other(error)))
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// One node, running. [`Node::stop`] it: a drop abandons it as `kill -9` would.
+pub struct Node {
+    raft: Threads,
+    /// Kept for its drop.
+    _admin: Threads,
+    quorum: Quorum,
+    data: Arc<RwLock<Option<DataPlane>>>,
+    /// `Some` once the data plane has started or failed to.
+    started: watch::Receiver<Option<Result<(), Arc<NodeError>>>>,
+    starting: JoinHandle<()>,
+    http_address: Option<SocketAddr>,
+    http_stop: CancellationToken,
+    http_task: Option<JoinHandle<()>>,
+    controlled_shutdown: bool,
+}
+
+impl Node {
+    /// Starts quorum and admin API; the data plane follows as soon as the cluster is formed.
+    ///
+    /// # Errors
+    /// Addresses in use, directories that cannot be used, formats of a newer version.
+    pub async fn start(config: NodeConfig, metrics: Option<PrometheusHandle>) -> Result<Self, NodeError> {
+        let incarnation = IncarnationId::random();
+        for path in [&config.metadata_dir, &config.log_dir] {
+            std::fs::create_dir_all(path).map_err(|source| NodeError::Directory { path: path.clone(), source })?;
+        }
+        let (raft, admin) = (Threads::new("raft", 2)?, Threads::new("admin", 1)?);
+        let (replicas, own_view) = (LocalReplicas::default(), peer::LocalQuorum::default());
+        let extra = peer::replica_router(replicas.clone()).merge(peer::quorum_router(own_view.clone()));
+        let quorum_config = quorum_config(&config, incarnation)?;
+        let quorum = raft.run(Quorum::start(quorum_config, extra)).await??;
+        let client = quorum.client().clone();
+        own_view.set(client.clone());
+
+        let beats = Beats::default();
+        for (runtime, name) in [(&raft, "raft"), (&admin, "admin")] {
+            let beats = beats.clone();
+            runtime.spawn(async move { beats.beat(name).await });
+        }
+        tokio::spawn({
+            let beats = beats.clone();
+            async move { beats.beat("main").await }
+        });
+        if let Some(metrics) = metrics.clone() {
+            admin.spawn(async move {
+                let mut ticks = tokio::time::interval(Duration::from_secs(5));
+                loop {
+                    ticks.tick().await;
+                    metrics.run_upkeep();
+                }
+            });
+        }
+        let state = AdminState::new(admin_config(&config), client.clone(), replicas.clone(), beats, metrics)?;
+        admin.spawn(highwater_admin::follow(state.clone()));
+        let http_stop = CancellationToken::new();
+        let (http_address, http_task) = match &config.http.listen {
+            Some((host, port)) => {
+                let (address, task) = serve_http(&admin, host, *port, state, http_stop.clone()).await?;
+                (Some(address), Some(task))
+            }
+            None => (None, None),
+        };
+        let data = Arc::new(RwLock::new(None));
+        let (told, started) = watch::channel(None);
+        let controlled_shutdown = config.data.controlled_shutdown;
+        let starting = tokio::spawn({
+            let data = data.clone();
+            async move {
+                let result = start_data(config, client, incarnation, &replicas).await;
+                let result = match result {
+                    Ok(plane) => {
+                        *data.write().await = Some(plane);
+                        Ok(())
+                    }
+                    Err(error) => Err(Arc::new(error)),
+                };
+                let _ = told.send(Some(result));
+            }
+        });
+        Ok(Self {
+            raft,
+            _admin: admin,
+            quorum,
+            data,
+            started,
+            starting,
+            http_address,
+            http_stop,
+            http_task,
+            controlled_shutdown,
+        })
+    }
+
+    /// The door to the quorum.
+    pub fn quorum(&self) -> &QuorumClient {
+        self.quorum.client()
+    }
+
+    /// Where the admin API listens.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http_address
+    }
+
+    /// Waits until this broker is unfenced and serves clients.
+    ///
+    /// # Errors
+    /// The data plane could not start, or stopped before that.
+    pub async fn serving(&self) -> Result<(), Arc<NodeError>> {
+        self.data_started().await?;
+        match self.data.read().await.as_ref() {
+            Some(plane) => plane.serving().await.map_err(|error| Arc::new(error.into())),
+            None => Err(Arc::new(DataPlaneError::Stopped.into())),
+        }
+    }
+
+    /// Waits until something stops this node by itself.
+    pub async fn failed(&self) -> Arc<NodeError> {
+        let data = async {
+            if let Err(error) = self.data_started().await {
+                return error;
+            }
+            match self.data.read().await.as_ref() {
+                Some(plane) => Arc::new(plane.failed().await.into()),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            why = self.quorum.failed() => Arc::new(NodeError::QuorumFailed(why)),
+            error = data => error,
+        }
+    }
+
+    async fn data_started(&self) -> Result<(), Arc<NodeError>> {
+        let mut started = self.started.clone();
+        match started.wait_for(Option::is_some).await {
+            Ok(result) => result.clone().unwrap_or(Ok(())),
+            Err(_) => Err(Arc::new(DataPlaneError::Stopped.into())),
+        }
+    }
+
+    /// Controlled shutdown: leaders move first, then everything is flushed and closed.
+    pub async fn stop(mut self) -> Stopped {
+        self.starting.abort();
+        let mut stopped = Stopped::Cleanly;
+        if let Some(plane) = self.data.write().await.take() {
+            if self.controlled_shutdown && !plane.drain().await {
+                warn!("the quorum did not confirm the controlled shutdown in time; stopping anyway");
+            }
+            stopped = plane.stop().await;
+        }
+        self.http_stop.cancel();
+        if let Some(task) = self.http_task.take() {
+            let _ = tokio::time::timeout(HTTP_GRACE, task).await;
+        }
+        let quorum = self.quorum;
+        let _ = self.raft.spawn(quorum.stop()).await;
+        stopped
+    }
+}
+
+async fn serve_http(
+    runtime: &Threads,
+    host: &str,
+    port: u16,
+    state: AdminState,
+    stop: CancellationToken,
+) -> Result<(SocketAddr, JoinHandle<()>), NodeError> {
+    let address = config::host_port(host, port);
+    let bind = address.clone();
+    // Bound on the runtime that serves it.
+    let listener = runtime.run(async move { tokio::net::TcpListener::bind(bind).await }).await?;
+    let listener = listener.map_err(|source| NodeError::Http { address: address.clone(), source })?;
+    let bound = listener.local_addr()?;
+    let router = highwater_admin::router(state);
+    let task = runtime.spawn(async move {
+        let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
+        if let Err(error) = served {
+            error!(%error, "the admin API stopped");
+        }
+    });
+    info!(address = %bound, "admin API listens");
+    Ok((bound, task))
+}
+
+async fn start_data(
+    config: NodeConfig,
+    quorum: QuorumClient,
+    incarnation: IncarnationId,
+    replicas: &LocalReplicas,
+) -> Result<DataPlane, NodeError> {
+    let cluster_id = formed(&config, &quorum).await?;
+    let mut listeners = Vec::new();
+    for listener in &config.listeners {
+        let (host, port) = listener.bind();
+        let name = config::host_port(&host, port);
+        let mut found = tokio::net::lookup_host((host.as_str(), port))
+            .await
+            .map_err(|error| NodeError::Resolve(name.clone(), error))?;
+        let none = || NodeError::Resolve(name.clone(), std::io::ErrorKind::NotFound.into());
+        let bind = found.next().ok_or_else(none)?;
+        listeners.push(ListenerConfig {
+            name: listener.name.clone(),
+            bind,
+            advertised: Some(listener.advertised.clone()),
+        });
+    }
+    let data_config = data_config(&config, cluster_id, &quorum, incarnation);
+    let plane = DataPlane::start(data_config, quorum, listeners).await?;
+    replicas.set(plane.view());
+    Ok(plane)
+}
+
+/// Waits until the cluster is formed and this node knows it; tells once if that takes long (D2, D6).
+async fn formed(config: &NodeConfig, quorum: &QuorumClient) -> Result<String, NodeError> {
+    let mut images = quorum.watch();
+    let patience = tokio::time::sleep(config.quorum.registration_timeout);
+    tokio::pin!(patience);
+    let mut told = false;
+    loop {
+        if let Some(cluster_id) = images.borrow_and_update().cluster_id.as_deref() {
+            return Ok(cluster_id.to_owned());
+        }
+        tokio::select! {
+            changed = images.changed() => {
+                if changed.is_err() {
+                    return Err(NodeError::QuorumFailed("it stopped before the cluster was formed".to_owned()));
+                }
+            }
+            () = &mut patience, if !told => {
+                told = true;
+                let waiting = quorum.status().waiting.unwrap_or_default();
+                warn!(
+                    waiting,
+                    "no metadata quorum yet; this node stays up and goes on trying: GET /v3/clusters/-/quorum shows who \
+                     is missing"
+                );
+            }
+        }
+    }
+}
+
+fn quorum_config(config: &NodeConfig, incarnation: IncarnationId) -> Result<QuorumConfig, NodeError> {
+    let (host, port) = config.controller_listener.bind();
+    let part = &config.quorum;
+    Ok(QuorumConfig {
+        node: config.node_id,
+        incarnation,
+        directory: config.metadata_dir.clone(),
+        cluster_id: storage::cluster_id(config)?,
+        voters: part.voters.clone(),
+        listener: ControllerListener::Address(config::host_port(&host, port)),
+        limits: QuorumLimits {
+            election_timeout: part.election_timeout_max,
+            session_timeout: part.session_timeout,
+            heartbeat_interval: config.data.heartbeat_interval,
+            leader_imbalance_check: part.rebalance_leaders.then_some(part.rebalance_interval),
+            ..QuorumLimits::default()
+        },
+        topic_defaults: highwater_quorum::TopicDefaults {
+            partitions: config.topics.partitions,
+            replication_factor: config.topics.replication_factor,
+            min_isr: config.topics.min_isr,
+            unclean_election: config.topics.unclean_election,
+            configs: config.topics.configs.clone(),
+        },
+    })
+}
+
+fn data_config(
+    config: &NodeConfig,
+    cluster_id: String,
+    quorum: &QuorumClient,
+    incarnation: IncarnationId,
+) -> DataPlaneConfig {
+    let part = &config.data;
+    let controller = config.quorum.voters.get(&config.node_id).unwrap_or(&config.controller_listener.advertised);
+    let server = ServerConfig::default();
+    DataPlaneConfig {
+        broker: config.node_id,
+        cluster_id,
+        incarnation,
+        log_dir: config.log_dir.clone(),
+        metadata_dir: quorum.status().directory,
+        boot: Boot::of_this_machine(),
+        rack: config.rack.clone(),
+        controller_url: format!("http://{}", config::host_port(&controller.host, controller.port)),
+        admin_url: config.http.url.clone(),
+        version: VERSION.to_owned(),
+        inter_broker_listener: config.inter_broker_listener.clone(),
+        lifecycle: LifecycleConfig { heartbeat_interval: part.heartbeat_interval, ..LifecycleConfig::default() },
+        replication: ReplicationConfig {
+            replica_lag_max: part.replica_lag_max,
+            fetch_wait_max: part.fetch_wait_max,
+            fetch_bytes_min: part.fetch_bytes_min,
+            fetch_partition_bytes_max: part.fetch_partition_bytes_max,
+            fetch_response_bytes_max: part.fetch_response_bytes_max,
+            fetch_backoff_max: part.fetch_backoff_max,
+            fetchers: part.fetchers,
+        },
+        log: LogConfig {
+            watermark_checkpoint_interval: part.watermark_checkpoint_interval,
+            retention_check_interval: part.retention_check_interval,
+            producer_id_expiration: part.producer_id_expiration,
+            ..LogConfig::default()
+        },
+        server: ServerConfig {
+            workers: part.workers.unwrap_or(server.workers),
+            request_bytes_max: part.request_bytes_max,
+            connection_idle_max: part.connection_idle_max,
+            connections_max: part.connections_max,
+            fetch_bytes_max: part.fetch_bytes_max,
+            fetch_sessions_max: part.fetch_sessions_max,
+        },
+        topics: TopicDefaults { auto_create: config.topics.auto_create, delete_enabled: config.topics.delete_enabled },
+    }
+}
+
+fn admin_config(config: &NodeConfig) -> AdminConfig {
+    AdminConfig {
+        node: config.node_id,
+        url: config.http.url.clone(),
+        version: VERSION.to_owned(),
+        voters: config.quorum.voters.keys().copied().collect(),
+        delete_topics: config.topics.delete_enabled,
+        in_sync_wait_max: config.http.in_sync_wait_max,
+        partition_metrics: match config.http.partition_metrics {
+            config::PartitionMetrics::Summary => PartitionMetrics::Summary,
+            config::PartitionMetrics::Leader => PartitionMetrics::Leader,
+            config::PartitionMetrics::Full => PartitionMetrics::Full,
+        },
+    }
+}
