@@ -111,6 +111,11 @@ pub trait DiskFile: Send + Sync + 'static {
     /// The length of the file in bytes.
     fn len(&self) -> io::Result<u64>;
 
+    /// Whether the file holds nothing.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
     /// Cuts the file, or lengthens it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 

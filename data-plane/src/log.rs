@@ -1,43 +1,96 @@
 //! The log of one partition on one disk: batches in segments, and what is remembered of them.
 //!
 //! A `Log` belongs to one owner, behind its lock. What may take long – reading, syncing, erasing – leaves as a value
-//! (`ReadPlan`, `SyncJob`, paths to erase) that is carried out elsewhere. It knows nothing of leaders, watermarks or
-//! replicas. Layout: `log/log_dir.rs` holds what a directory of logs shares; `log/segment.rs`, `log/index.rs` the files;
-//! `log/recovery.rs` the way back after a stop of any kind. Names and formats are Kafka's (D31).
+//! ([`ReadPlan`], [`SyncJob`], paths to erase) that is carried out elsewhere. It knows nothing of leaders, watermarks or
+//! replicas. `log/log_dir.rs` holds what a directory of logs shares; `log/segment.rs`, `log/index.rs` the files;
+//! `log/append.rs`, `log/truncate.rs` the two ways to change it; `log/recovery.rs` the way back after a stop of any kind.
+//! Names and formats are Kafka's (D31).
 
+use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use bytes::Bytes;
 use highwater_wire::batch::RecordBatch;
 use highwater_wire::{LeaderEpoch, Offset, Timestamp, TopicId};
 
 use crate::disk::Disk;
-use crate::log_view::LogView;
+use crate::log_view::{EpochHistory, LogView};
 
+mod append;
+pub mod checkpoint;
 pub mod error;
+mod flush;
+pub mod index;
 pub mod log_dir;
 pub mod producer_state;
+mod read;
 pub mod read_plan;
+mod recent;
 pub mod recovery;
+pub mod retention;
+mod scan;
+mod segment;
 pub mod settings;
 pub mod sync;
+mod truncate;
 
 pub use error::{Appended, FollowerAppendError, FollowerAppended, FollowerStop, LogDirError, OpenError, TimestampHit};
-pub use log_dir::LogDir;
+pub use log_dir::{FoundLog, LogDir, Opening, Previous};
 pub use producer_state::{ProducerCheck, ProducerRefusal};
 pub use read_plan::ReadPlan;
 pub use recovery::RecoveryReport;
 pub use settings::{LogName, LogSettings};
 pub use sync::{SyncDone, SyncJob};
 
-/// One partition's log. All methods are synchronous; none syncs.
+use producer_state::ProducerState;
+use recent::RecentBatches;
+use segment::{ClosedIndex, Segment};
+
+/// One partition's log. All methods are synchronous; none but `open` and `close_cleanly` syncs.
 ///
 /// After a failed write the log is *failed* ([`Log::failed`]): every write is refused, and what was half written is
 /// outside `end` and therefore never read (R44, R209).
 pub struct Log<D: Disk> {
     dir: Arc<LogDir<D>>,
+    name: LogName,
+    topic: TopicId,
+    path: PathBuf,
+    settings: LogSettings,
+
+    /// Oldest first, never empty; only the last one grows.
+    segments: Vec<Segment<D>>,
+    start: Offset,
+    end: Offset,
+    /// The recovery point in memory (R283, D23).
+    flushed_end: Offset,
+    epochs: EpochHistory,
+    producers: ProducerState,
+    recent: RecentBatches,
+
+    truncations: u64,
+    /// The same number for plans and jobs that are out.
+    truncations_now: Arc<AtomicU64>,
+    /// The truncation that has reached the disk.
+    truncations_synced: u64,
+
+    /// Counts changes of the names in the directory, and of the epochs; and what of them is synced.
+    names_version: u64,
+    names_synced: u64,
+    epochs_version: u64,
+    epochs_synced: u64,
+    /// Metadata and name are not synced yet.
+    is_new: bool,
+    /// Closed segments whose index is not written yet.
+    unwritten_indexes: Vec<Arc<ClosedIndex<D>>>,
+    unwritten_snapshots: Vec<(Offset, Vec<u8>)>,
+    /// Producer snapshots on the disk, or on their way there.
+    snapshots: BTreeSet<Offset>,
+    prepared: Option<D::File>,
+    job_out: bool,
+
+    failure: Option<String>,
 }
 
 impl<D: Disk> Log<D> {
@@ -52,11 +105,10 @@ impl<D: Disk> Log<D> {
         settings: LogSettings,
         now: Timestamp,
     ) -> Result<(Self, RecoveryReport), OpenError> {
-        let _ = (dir, name, topic, settings, now);
-        todo!()
+        recovery::open(dir, name, topic, settings, now)
     }
 
-    /// Makes an empty log that starts at `start`, replacing what the directory held.
+    /// Makes an empty log that starts at `start`, removing what the directory held.
     pub fn create(
         dir: &Arc<LogDir<D>>,
         name: &LogName,
@@ -65,195 +117,147 @@ impl<D: Disk> Log<D> {
         start: Offset,
         now: Timestamp,
     ) -> Result<Self, OpenError> {
-        let _ = (dir, name, topic, settings, start, now);
-        todo!()
+        recovery::create(dir, name, topic, settings, start, now)
     }
 
+    /// Where it starts and ends, and whose epochs it holds.
     pub fn view(&self) -> LogView<'_> {
-        todo!()
+        LogView {
+            start: self.start,
+            end: self.end,
+            flushed_end: self.flushed_end,
+            epochs: &self.epochs,
+            truncations: self.truncations,
+        }
     }
 
-    pub fn name(&self) -> &LogName {
-        todo!()
+    pub const fn name(&self) -> &LogName {
+        &self.name
     }
 
-    pub fn topic(&self) -> TopicId {
-        todo!()
+    pub const fn topic(&self) -> TopicId {
+        self.topic
     }
 
-    pub fn dir(&self) -> &Arc<LogDir<D>> {
+    /// The directory of this log's files.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub const fn dir(&self) -> &Arc<LogDir<D>> {
         &self.dir
     }
 
-    pub fn settings(&self) -> &LogSettings {
-        todo!()
+    pub const fn settings(&self) -> &LogSettings {
+        &self.settings
     }
 
     /// Adopts a changed topic configuration; it counts from the next append on.
     pub fn set_settings(&mut self, settings: LogSettings) {
-        let _ = settings;
-        todo!()
+        self.settings = settings;
     }
 
     /// Why this log takes no more writes; `None` while it is well.
     pub fn failed(&self) -> Option<&str> {
-        todo!()
+        self.failure.as_deref()
     }
 
     /// Bytes of all segments.
     pub fn size_bytes(&self) -> u64 {
-        todo!()
+        self.segments.iter().map(|segment| u64::from(segment.size)).sum()
     }
 
     /// Number of segments.
     pub fn segment_count(&self) -> usize {
-        todo!()
+        self.segments.len()
     }
 
     /// Whether an idempotent producer's batch continues what it wrote before (R58–R61). Changes nothing; a batch without
     /// a producer is always fresh.
     pub fn check_producer(&self, batch: &RecordBatch) -> Result<ProducerCheck, ProducerRefusal> {
-        let _ = batch;
-        todo!()
-    }
-
-    /// Writes one batch at the end, stamped with its base offset and `epoch`, and notes it everywhere (R40, R44).
-    ///
-    /// With LogAppendTime the batch gets the time `now` and a new CRC (R38). `now` also decides whether the segment is
-    /// due to be rolled. The batch's bytes are neither copied nor changed.
-    pub fn append_as_leader(
-        &mut self,
-        batch: &RecordBatch,
-        epoch: LeaderEpoch,
-        now: Timestamp,
-    ) -> Result<Appended, io::Error> {
-        let _ = (batch, epoch, now);
-        todo!()
-    }
-
-    /// Writes what a leader sent, from the log's end on (R153–R155): every batch whole, its CRC right (D27), its offsets
-    /// not below the end, its epoch not above `current`. What comes before the first batch that is none of this is
-    /// appended; [`FollowerAppended::stopped`] says what came then.
-    pub fn append_as_follower(
-        &mut self,
-        records: Bytes,
-        current: LeaderEpoch,
-        now: Timestamp,
-    ) -> Result<FollowerAppended, FollowerAppendError> {
-        let _ = (records, current, now);
-        todo!()
-    }
-
-    /// Grants a read from the batch that holds `from` on, of whole batches that end at or below `bound`, up to
-    /// `bytes_max` bytes; with `first_whole` the first batch comes even if it is larger. Touches no disk.
-    ///
-    /// Empty where `from` is not below `bound`. `InvalidInput` where `from` lies outside start and end (R271).
-    pub fn plan_read(
-        &self,
-        from: Offset,
-        bound: Offset,
-        bytes_max: usize,
-        first_whole: bool,
-    ) -> io::Result<ReadPlan<D>> {
-        let _ = (from, bound, bytes_max, first_whole);
-        todo!()
-    }
-
-    /// How many bytes there are from `offset` to the end: exact for recent offsets, else up to an index interval more.
-    pub fn bytes_from(&self, offset: Offset) -> u64 {
-        let _ = offset;
-        todo!()
-    }
-
-    /// Removes the records at `to` and above (R160), and the epochs and producers they brought. `to` below the start
-    /// empties the log at its start. Counts as a truncation if anything was removed: read plans given before return
-    /// nothing from then on, and [`Log::is_settled`] is false until the next sync job is back.
-    pub fn truncate_to(&mut self, to: Offset) -> io::Result<()> {
-        let _ = to;
-        todo!()
-    }
-
-    /// Removes everything; the log then starts and ends at `start`, above or below what it held (R153, R162).
-    pub fn truncate_fully_to(&mut self, start: Offset) -> io::Result<()> {
-        let _ = start;
-        todo!()
-    }
-
-    /// Records below `start` are no longer readable (R5). Never moves back, never beyond the end. Says whether it moved.
-    /// To make it durable: [`LogDir::checkpoint_start`], off the lock (D33).
-    pub fn advance_start(&mut self, start: Offset) -> bool {
-        let _ = start;
-        todo!()
-    }
-
-    /// Notes that the leader of `epoch` writes from the end on (R147).
-    pub fn assign_epoch(&mut self, epoch: LeaderEpoch) {
-        let _ = epoch;
-        todo!()
-    }
-
-    /// The first record whose timestamp is `at` or later; may read the disk (R92). `None` where there is none.
-    pub fn offset_for_timestamp(&self, at: Timestamp) -> io::Result<Option<TimestampHit>> {
-        let _ = at;
-        todo!()
-    }
-
-    /// The record with the largest timestamp (R92, −3). `None` for an empty log.
-    pub fn max_timestamp(&self) -> io::Result<Option<TimestampHit>> {
-        todo!()
-    }
-
-    /// Starts a new segment if the active one is due by age (R269); for ticks, appends look for themselves. Says whether
-    /// it did.
-    pub fn roll_if_due(&mut self, now: Timestamp) -> io::Result<bool> {
-        let _ = now;
-        todo!()
-    }
-
-    /// Removes the segments that may go (R272): by age, by size, or below the start; never one with records at or above
-    /// `high_watermark`. The files bear `.deleted` from then on; erase the paths returned after `file.delete.delay.ms`
-    /// with [`LogDir::erase`], off the lock.
-    pub fn delete_segments(&mut self, high_watermark: Offset, now: Timestamp) -> io::Result<Vec<PathBuf>> {
-        let _ = (high_watermark, now);
-        todo!()
+        self.producers.check(batch.header())
     }
 
     /// Forgets idempotent producers that have not written since `producer.id.expiration.ms` (R66).
     pub fn expire_producers(&mut self, now: Timestamp) {
-        let _ = now;
-        todo!()
+        self.producers.expire(now, self.settings.producer_expiration_ms);
     }
 
     /// How many idempotent producers are remembered.
     pub fn producer_count(&self) -> usize {
-        todo!()
+        self.producers.len()
     }
 
-    /// Whether a sync job is due whatever `flush.messages` says: a segment was rolled or the log truncated. Cheap; ask
-    /// after every append.
-    pub fn sync_due(&self) -> bool {
-        todo!()
+    /// What is remembered of idempotent producers, for comparing replicas (S16).
+    pub const fn producers(&self) -> &ProducerState {
+        &self.producers
     }
 
-    /// Whether every truncation so far has reached the disk: a follower fetches only then (D24).
-    pub fn is_settled(&self) -> bool {
-        todo!()
+    /// Notes that the leader of `epoch` writes from the end on (R147).
+    ///
+    /// The entry reaches the file with the next sync job, before any record it covers counts as synced; a start that is not
+    /// clean reads it from the batches anyway (D24), so that it need not be written here.
+    pub fn assign_epoch(&mut self, epoch: LeaderEpoch) {
+        if self.epochs.assign(epoch, self.end) {
+            self.epochs_version += 1;
+        }
     }
 
-    /// All that is to be synced now, to be run off the lock; `None` when there is nothing or a job is out already.
-    pub fn sync_job(&mut self) -> Option<SyncJob<D>> {
-        todo!()
+    /// Records below `start` are no longer readable (R5). Never moves back, never beyond the end. Says whether it moved.
+    /// To make it durable: [`LogDir::checkpoint_starts`], off the lock (D33).
+    pub fn advance_start(&mut self, start: Offset) -> bool {
+        let start = start.min(self.end);
+        if start <= self.start {
+            return false;
+        }
+        self.start = start;
+        if self.epochs.truncate_from_start(start) {
+            self.epochs_version += 1;
+        }
+        true
     }
 
-    /// Takes a job back. Says whether `flushed_end` moved; an error means that the log has failed (R283).
-    pub fn on_synced(&mut self, done: SyncDone<D>) -> io::Result<bool> {
-        let _ = done;
-        todo!()
+    fn active(&mut self) -> &mut Segment<D> {
+        self.segments.last_mut().expect("a log always has a segment")
     }
 
-    /// Writes indexes, epochs and producers, and syncs everything: off the lock, at the very end (R29). The log takes no
-    /// writes afterwards.
-    pub fn close_cleanly(&mut self) -> io::Result<()> {
-        todo!()
+    fn last_segment(&self) -> &Segment<D> {
+        self.segments.last().expect("a log always has a segment")
+    }
+
+    /// The segment that holds `offset`, or the first.
+    fn segment_of(&self, offset: Offset) -> usize {
+        self.segments.partition_point(|segment| segment.base <= offset).saturating_sub(1)
+    }
+
+    fn check_well(&self) -> io::Result<()> {
+        match &self.failure {
+            None => Ok(()),
+            Some(failure) => Err(io::Error::other(format!("{} takes no writes: {failure}", self.path.display()))),
+        }
+    }
+
+    /// The log is failed from now on; the error names it.
+    fn fail(&mut self, error: &io::Error) -> io::Error {
+        let error = sync::named(error, &self.path);
+        self.failure.get_or_insert_with(|| error.to_string());
+        error
+    }
+
+    /// Panics where the log contradicts itself (R2, S1).
+    pub fn check_invariants(&self) {
+        self.epochs.check_invariants();
+        assert!(self.start <= self.end, "{}: start {} above end {}", self.name, self.start, self.end);
+        assert!(self.flushed_end <= self.end, "{}: flushed {} above end {}", self.name, self.flushed_end, self.end);
+        assert!(self.segments[0].base <= self.start, "{}: a start below the first segment", self.name);
+        for pair in self.segments.windows(2) {
+            assert!(pair[0].base < pair[1].base, "{}: segments do not increase", self.name);
+            let position = pair[0].log_position + u64::from(pair[0].size);
+            assert_eq!(position, pair[1].log_position, "{}: positions do not add up", self.name);
+        }
+        assert!(self.last_segment().base <= self.end, "{}: an end below the last segment", self.name);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,6 +88,4 @@ fn time_of(command: &Command) -> Timestamp {
 }
 
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
 mod tests;

@@ -1,38 +1,36 @@
-//! placeholder
+//! One directory of `log.dirs`: whose it is, what the process before left in it, and the checkpoints all its logs share.
+//!
+//! Logs find their recovery point here when they open, and their sync jobs note it here when they are done; the caller
+//! decides when checkpoints are written (R14). Nothing here is ever called under a partition's lock.
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use highwater_wire::{BrokerEpoch, BrokerId, ClusterId, DirectoryId, IncarnationId, Offset, TopicId};
+use highwater_wire::{BrokerEpoch, DirectoryId, IncarnationId, Offset, TopicId};
+use parking_lot::Mutex;
 
+use super::checkpoint::{self, NewerFormat};
 use super::{LogDirError, LogName};
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile, LockAttempt};
 
-/// Whose directory it is to be, and which boot of the machine this is.
-#[derive(Debug, Clone)]
-pub struct Opening {
-    pub cluster: ClusterId,
-    pub broker: BrokerId,
-    /// `/proc/sys/kernel/random/boot_id`; `None` where unreadable, and then nothing is proved (D10).
-    pub boot_id: Option<String>,
-    /// CLOCK_BOOTTIME in milliseconds: how long the machine has been up.
-    pub boot_time_ms: u64,
-}
+mod identity;
 
-/// What a directory said of the process before.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Previous {
-    /// The broker epoch in the mark of a clean stop (R18); the mark is removed by then. `Some(None)`: a clean stop
-    /// without an epoch.
-    pub clean_stop: Option<Option<BrokerEpoch>>,
-    /// The incarnation whose page cache is known to have survived: same boot, same directory (D10).
-    pub survived: Option<IncarnationId>,
-    /// The directory was formatted just now.
-    pub fresh: bool,
-    /// For the log line: why nothing is proved.
-    pub doubt: Option<String>,
-}
+use identity::RUNNING;
+pub use identity::{Opening, Previous};
+
+const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
+const STARTS: &str = "log-start-offset-checkpoint";
+const WATERMARKS: &str = "replication-offset-checkpoint";
+const LOCK: &str = ".lock";
+
+/// Endings of directories that are no logs any more.
+const DELETED_DIR: &str = "-delete";
+const STRAY_DIR: &str = "-stray";
+/// The ending of files that are no part of a log any more.
+pub(super) const DELETED_FILE: &str = ".deleted";
+pub(super) const PARTITION_METADATA: &str = "partition.metadata";
 
 /// A log found in the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,91 +38,317 @@ pub struct FoundLog {
     pub name: LogName,
     /// From `partition.metadata`; `None` where that is missing or unreadable.
     pub topic: Option<TopicId>,
+    /// Of all its segments.
     pub bytes: u64,
 }
 
-/// One directory of `log.dirs`: its lock, its identity, its checkpoints.
+/// A locked log directory.
 pub struct LogDir<D: Disk> {
-    _disk: PhantomData<D>,
+    disk: D,
+    path: PathBuf,
+    id: DirectoryId,
+    opening: Opening,
+    /// The process before stopped in order: nothing needs a scan (R19).
+    clean: bool,
+    tables: Mutex<Tables>,
+    _lock: D::Lock,
+}
+
+/// The checkpoints as they are to be, and who holds which log.
+#[derive(Default)]
+struct Tables {
+    watermarks: Table,
+    recovery_points: Table,
+    starts: Table,
+    /// Found after an unclean stop and not opened yet.
+    unrecovered: BTreeSet<LogName>,
+    /// Opened and not closed cleanly.
+    open: BTreeSet<LogName>,
+}
+
+/// One checkpoint file: what it is to say, and what it says.
+#[derive(Default)]
+struct Table {
+    file: &'static str,
+    now: BTreeMap<LogName, Offset>,
+    written: BTreeMap<LogName, Offset>,
+}
+
+/// What the checkpoints say of one log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Marks {
+    pub clean: bool,
+    pub recovery_point: Offset,
+    pub start: Offset,
+    pub watermark: Offset,
 }
 
 impl<D: Disk> LogDir<D> {
-    /// Locks the directory, formats it if it is empty, takes the mark of a clean stop away (R18) and loads the checkpoints.
+    /// Locks the directory, formats it if it is new, takes the mark of a clean stop away (R18) and loads the checkpoints.
     pub fn open(disk: D, path: &Path, opening: &Opening) -> Result<(Arc<Self>, Previous), LogDirError> {
-        let _ = (disk, path, opening);
-        todo!()
+        let failed = |error| LogDirError::Io { directory: path.to_owned(), error };
+        create_durably(&disk, path).map_err(failed)?;
+        let lock = match disk.lock(&path.join(LOCK)).map_err(failed)? {
+            LockAttempt::Held(lock) => lock,
+            LockAttempt::HeldBy(holder) => {
+                return Err(LogDirError::Locked { directory: path.to_owned(), holder });
+            }
+        };
+        let (id, fresh) = identity::read_or_format(&disk, path, opening)?;
+        let clean_stop = identity::take_clean_stop(&disk, path)?;
+        let survived = identity::survivor(&disk, path, opening).map_err(failed)?;
+        let tables = Tables {
+            watermarks: Table::load(&disk, path, WATERMARKS)?,
+            recovery_points: Table::load(&disk, path, RECOVERY_POINTS)?,
+            starts: Table::load(&disk, path, STARTS)?,
+            ..Tables::default()
+        };
+        let clean = clean_stop.is_some();
+        let dir = Self {
+            disk,
+            path: path.to_owned(),
+            id,
+            opening: opening.clone(),
+            clean,
+            tables: Mutex::new(tables),
+            _lock: lock,
+        };
+        if !clean {
+            dir.tables.lock().unrecovered = dir.names().map_err(failed)?.into_iter().collect();
+        }
+        let previous = Previous { clean_stop, survived: survived.clone().ok(), fresh, doubt: survived.err() };
+        Ok((Arc::new(dir), previous))
     }
 
     pub fn path(&self) -> &Path {
-        todo!()
+        &self.path
     }
 
-    pub fn disk(&self) -> &D {
-        todo!()
+    pub const fn disk(&self) -> &D {
+        &self.disk
     }
 
     /// `directory.id` of `meta.properties`.
-    pub fn id(&self) -> DirectoryId {
-        todo!()
+    pub const fn id(&self) -> DirectoryId {
+        self.id
     }
 
     /// Notes durably that this incarnation runs on this boot; before registering (D10).
     pub fn write_running_marker(&self, incarnation: IncarnationId) -> io::Result<()> {
-        let _ = incarnation;
-        todo!()
+        let directory = self.disk.identity(&self.path)?;
+        let text = identity::format_running(&self.opening, &directory, incarnation);
+        checkpoint::write_atomically(&self.disk, &self.path.join(RUNNING), text.as_bytes())
     }
 
-    /// The logs in the directory, whether opened or not. Erases what is left of deleted ones.
+    /// The logs in the directory, whether opened or not, sorted.
     pub fn found(&self) -> io::Result<Vec<FoundLog>> {
-        todo!()
+        let mut found = Vec::new();
+        for name in self.names()? {
+            let path = self.log_path(&name);
+            let metadata = checkpoint::read_text(&self.disk, &path.join(PARTITION_METADATA))?;
+            let topic = metadata.and_then(|text| checkpoint::parse_partition_metadata(&text).ok().flatten());
+            let mut bytes = 0;
+            for entry in self.disk.list(&path)?.iter().filter(|entry| entry.name.ends_with(".log")) {
+                bytes += self.disk.open(&path.join(&entry.name))?.len()?;
+            }
+            found.push(FoundLog { name, topic, bytes });
+        }
+        Ok(found)
+    }
+
+    /// Directories of deleted logs and of those set aside (R27); the deleted ones may be erased.
+    pub fn left_over(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = self.disk.list(&self.path)?.into_iter();
+        let deleted = entries.filter(|entry| entry.is_dir && entry.name.ends_with(DELETED_DIR));
+        Ok(deleted.map(|entry| self.path.join(entry.name)).collect())
+    }
+
+    fn names(&self) -> io::Result<Vec<LogName>> {
+        let entries = self.disk.list(&self.path)?.into_iter();
+        Ok(entries.filter(|entry| entry.is_dir).filter_map(|entry| LogName::parse(&entry.name)).collect())
+    }
+
+    /// Where a log lies.
+    pub fn log_path(&self, name: &LogName) -> PathBuf {
+        self.path.join(name.to_string())
     }
 
     /// The high watermark in the checkpoint; 0 when there is none (R24).
     pub fn watermark(&self, name: &LogName) -> Offset {
-        let _ = name;
-        todo!()
+        self.tables.lock().watermarks.of(name)
     }
 
     /// Writes `replication-offset-checkpoint`: logs not named keep what they had (R15).
     pub fn checkpoint_watermarks(&self, marks: impl IntoIterator<Item = (LogName, Offset)>) -> io::Result<()> {
-        let _ = marks.into_iter().count();
-        todo!()
+        let tables = &mut *self.tables.lock();
+        tables.watermarks.now.extend(marks);
+        tables.watermarks.write(&self.disk, &self.path)
     }
 
-    /// Writes `recovery-point-offset-checkpoint` from what the sync jobs reached.
+    /// Writes `recovery-point-offset-checkpoint` from what the sync jobs reached (R283).
     pub fn checkpoint_recovery_points(&self) -> io::Result<()> {
-        todo!()
+        self.tables.lock().recovery_points.write(&self.disk, &self.path)
     }
 
-    /// Writes `log-start-offset-checkpoint`: logs not named keep what they had.
+    /// Writes `log-start-offset-checkpoint`: logs not named keep what they had. Durable when it returns (D33).
     pub fn checkpoint_starts(&self, starts: impl IntoIterator<Item = (LogName, Offset)>) -> io::Result<()> {
-        let _ = starts.into_iter().count();
-        todo!()
+        let tables = &mut *self.tables.lock();
+        tables.starts.now.extend(starts);
+        tables.starts.write(&self.disk, &self.path)
     }
 
     /// Takes a log away at once: its directory is renamed `…-delete`. The log must not be used any more. Erase the path
     /// returned later with [`LogDir::erase`].
     pub fn delete_log(&self, name: &LogName) -> io::Result<PathBuf> {
-        let _ = name;
-        todo!()
+        self.put_away(name, DELETED_DIR)
     }
 
     /// Sets a log aside that belongs to nobody: its directory is renamed `…-stray` (R27).
     pub fn set_aside(&self, name: &LogName) -> io::Result<PathBuf> {
-        let _ = name;
-        todo!()
+        self.put_away(name, STRAY_DIR)
     }
 
-    /// Erases what `delete_log` and `Log::delete_segments` gave back. Takes time.
+    fn put_away(&self, name: &LogName, ending: &str) -> io::Result<PathBuf> {
+        let mut away = self.path.join(format!("{name}.{}{ending}", self.id));
+        for number in 1.. {
+            if !self.disk.exists(&away)? {
+                break;
+            }
+            away = self.path.join(format!("{name}.{}.{number}{ending}", self.id));
+        }
+        self.disk.rename(&self.log_path(name), &away)?;
+        self.disk.sync_dir(&self.path)?;
+        self.forget(name);
+        Ok(away)
+    }
+
+    /// The checkpoints no longer speak of this log; their files until they are written next.
+    fn forget(&self, name: &LogName) {
+        let tables = &mut *self.tables.lock();
+        for table in [&mut tables.watermarks, &mut tables.recovery_points, &mut tables.starts] {
+            table.now.remove(name);
+        }
+        tables.unrecovered.remove(name);
+        tables.open.remove(name);
+    }
+
+    /// A log of this name is made anew: what the files still say of an earlier one is taken out before this returns.
+    pub(super) fn created(&self, name: &LogName) -> io::Result<()> {
+        let tables = &mut *self.tables.lock();
+        for table in [&mut tables.watermarks, &mut tables.recovery_points, &mut tables.starts] {
+            table.now.remove(name);
+            if table.written.contains_key(name) {
+                table.write(&self.disk, &self.path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Erases what `delete_log` and `Log::delete_segments` gave back; what is gone already is no error. Takes time.
     pub fn erase(&self, paths: &[PathBuf]) -> io::Result<()> {
-        let _ = paths;
-        todo!()
+        for path in paths {
+            let is_log = path.parent() == Some(&self.path);
+            let erased = if is_log { self.disk.remove_dir_all(path) } else { self.disk.remove(path) };
+            match erased {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Writes all checkpoints and the mark of a clean stop: the very last (R29). Refused, with the reason, while a log was
-    /// not closed cleanly or never loaded after an unclean start (R18).
+    /// not closed cleanly, or was never recovered after an unclean stop (R18).
     pub fn close_cleanly(&self, epoch: Option<BrokerEpoch>) -> io::Result<()> {
-        let _ = epoch;
-        todo!()
+        let tables = &mut *self.tables.lock();
+        let refused = |why: &str, name: &LogName| Err(io::Error::other(format!("no clean stop: {name} {why}")));
+        if let Some(name) = tables.unrecovered.first() {
+            return refused("was never recovered", name);
+        }
+        if let Some(name) = tables.open.first() {
+            return refused("was not closed cleanly", name);
+        }
+        for table in [&mut tables.watermarks, &mut tables.recovery_points, &mut tables.starts] {
+            table.write(&self.disk, &self.path)?;
+        }
+        identity::write_clean_stop(&self.disk, &self.path, epoch)
+    }
+
+    /// What a log that is about to open must know.
+    pub(super) fn marks(&self, name: &LogName) -> Marks {
+        let tables = self.tables.lock();
+        Marks {
+            clean: self.clean,
+            recovery_point: tables.recovery_points.of(name),
+            start: tables.starts.of(name),
+            watermark: tables.watermarks.of(name),
+        }
+    }
+
+    /// A log is open, and synced up to `recovery_point`.
+    pub(super) fn opened(&self, name: &LogName, recovery_point: Offset) -> io::Result<()> {
+        {
+            let tables = &mut *self.tables.lock();
+            tables.unrecovered.remove(name);
+            tables.open.insert(name.clone());
+        }
+        self.note_recovery_point(name, recovery_point)
+    }
+
+    /// A log is closed, and all of it synced.
+    pub(super) fn closed(&self, name: &LogName, end: Offset) {
+        let tables = &mut *self.tables.lock();
+        tables.open.remove(name);
+        tables.recovery_points.now.insert(name.clone(), end);
+    }
+
+    /// A log is synced up to `recovery_point`. Where the file claims more – the log was truncated – it is put right before
+    /// this returns (R160): whatever is appended next must not be believed.
+    pub(super) fn note_recovery_point(&self, name: &LogName, recovery_point: Offset) -> io::Result<()> {
+        let table = &mut self.tables.lock().recovery_points;
+        table.now.insert(name.clone(), recovery_point);
+        if table.written.get(name).is_some_and(|&written| written > recovery_point) {
+            table.write(&self.disk, &self.path)?;
+        }
+        Ok(())
     }
 }
+
+/// Makes a directory and those above it, and makes their names durable.
+fn create_durably<D: Disk>(disk: &D, path: &Path) -> io::Result<()> {
+    let mut parents = Vec::new();
+    for missing in path.ancestors() {
+        if missing.as_os_str().is_empty() || disk.exists(missing)? {
+            break;
+        }
+        parents.push(missing.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")));
+    }
+    disk.create_dir_all(path)?;
+    parents.into_iter().rev().try_for_each(|parent| disk.sync_dir(parent))
+}
+
+impl Table {
+    /// From its file; empty where there is none.
+    fn load<D: Disk>(disk: &D, dir: &Path, file: &'static str) -> Result<Self, LogDirError> {
+        let path = dir.join(file);
+        let text =
+            checkpoint::read_text(disk, &path).map_err(|error| LogDirError::Io { directory: path.clone(), error })?;
+        let now = checkpoint::parse_offsets(&text.unwrap_or_default()).map_err(|NewerFormat(version)| {
+            LogDirError::NewerFormat { file: path, version, known: checkpoint::VERSION }
+        })?;
+        Ok(Self { file, written: now.clone(), now })
+    }
+
+    fn of(&self, name: &LogName) -> Offset {
+        self.now.get(name).copied().unwrap_or_default()
+    }
+
+    fn write<D: Disk>(&mut self, disk: &D, dir: &Path) -> io::Result<()> {
+        checkpoint::write_atomically(disk, &dir.join(self.file), checkpoint::format_offsets(&self.now).as_bytes())?;
+        self.written.clone_from(&self.now);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

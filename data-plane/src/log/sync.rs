@@ -1,33 +1,138 @@
-//! placeholder
-use std::marker::PhantomData;
+//! What is synced off the lock (D24): the job that a log hands out, and what comes back.
+//!
+//! One job at a time per log. A job syncs data first, then what only describes it, and raises the recovery point last
+//! (R283). Whatever fails, the log has failed: a sync that failed is never tried again.
 
-use crate::disk::Disk;
+use std::io::{self, IoSlice};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use highwater_wire::Offset;
+
+use super::log_dir::PARTITION_METADATA;
+use super::segment::{ClosedIndex, file_name};
+use super::{LogDir, LogName, checkpoint};
+use crate::disk::{Disk, DiskFile};
+
+pub(super) const EPOCHS: &str = "leader-epoch-checkpoint";
+/// The next segment before it has a name.
+pub(super) const PREPARED: &str = "next-segment.prepared";
 
 /// What is to be synced, run off the lock.
 pub struct SyncJob<D: Disk> {
-    _disk: PhantomData<D>,
+    pub(super) dir: Arc<LogDir<D>>,
+    pub(super) name: LogName,
+    pub(super) path: PathBuf,
+    pub(super) stamp: Stamp,
+    pub(super) truncations_now: Arc<AtomicU64>,
+    pub(super) bytes: u64,
+    pub(super) files: Vec<Arc<D::File>>,
+    pub(super) indexes: Vec<Arc<ClosedIndex<D>>>,
+    pub(super) snapshots: Vec<(Offset, Vec<u8>)>,
+    /// The content of the epoch file, where it changed.
+    pub(super) epochs: Option<String>,
+    /// Names in the log's directory changed.
+    pub(super) sync_names: bool,
+    /// The log itself is new: its metadata and its name in the directory above.
+    pub(super) is_new: bool,
+    /// Make the next segment ready, with so many bytes reserved.
+    pub(super) prepare: Option<u64>,
 }
 
-/// What came of it, for [`super::Log::on_synced`].
+/// What the log looked like when the job was made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stamp {
+    pub truncations: u64,
+    pub end: Offset,
+    pub names_version: u64,
+    pub epochs_version: u64,
+}
+
+/// What came of a job, for [`super::Log::on_synced`].
 pub struct SyncDone<D: Disk> {
-    _disk: PhantomData<D>,
+    pub(super) stamp: Stamp,
+    pub(super) result: io::Result<()>,
+    pub(super) indexes: Vec<Offset>,
+    pub(super) snapshots: Vec<Offset>,
+    pub(super) prepared: Option<D::File>,
 }
 
 impl<D: Disk> SyncJob<D> {
     /// Bytes of log this job may have to write out; to order jobs by.
     pub fn bytes(&self) -> u64 {
-        todo!()
+        self.bytes
     }
 
     /// Syncs. May take long.
     pub fn run(self) -> SyncDone<D> {
-        todo!()
+        let mut prepared = None;
+        let result = self.sync_all().and_then(|()| {
+            prepared = self.prepare.map(|bytes| self.prepare(bytes)).transpose()?;
+            Ok(())
+        });
+        SyncDone {
+            stamp: self.stamp,
+            result: result.map_err(|error| named(&error, &self.path)),
+            indexes: self.indexes.iter().map(|index| index.base).collect(),
+            snapshots: self.snapshots.iter().map(|(offset, _)| *offset).collect(),
+            prepared,
+        }
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        let disk = self.dir.disk();
+        for file in &self.files {
+            file.sync_data()?;
+        }
+        for index in &self.indexes {
+            index.write()?;
+        }
+        for (offset, content) in &self.snapshots {
+            write_snapshot(disk, &self.path.join(file_name(*offset, "snapshot")), content)?;
+        }
+        if self.is_new {
+            disk.open(&self.path.join(PARTITION_METADATA))?.sync_data()?;
+        }
+        match &self.epochs {
+            Some(epochs) => checkpoint::write_atomically(disk, &self.path.join(EPOCHS), epochs.as_bytes())?,
+            None if self.sync_names => disk.sync_dir(&self.path)?,
+            None => {}
+        }
+        if self.is_new {
+            disk.sync_dir(self.dir.path())?;
+        }
+        // A log that was truncated meanwhile notes its own, lower point with the job that finishes the truncation.
+        if self.truncations_now.load(Ordering::SeqCst) == self.stamp.truncations {
+            self.dir.note_recovery_point(&self.name, self.stamp.end)?;
+        }
+        Ok(())
+    }
+
+    fn prepare(&self, bytes: u64) -> io::Result<D::File> {
+        let file = self.dir.disk().create(&self.path.join(PREPARED))?;
+        if bytes > 0 {
+            file.preallocate(bytes)?;
+        }
+        Ok(file)
     }
 }
 
 impl<D: Disk> SyncDone<D> {
     /// Why it failed, if it did; the log fails with it.
-    pub fn error(&self) -> Option<&std::io::Error> {
-        todo!()
+    pub fn error(&self) -> Option<&io::Error> {
+        self.result.as_ref().err()
     }
+}
+
+/// A snapshot in place; a torn one is told by its CRC.
+pub(super) fn write_snapshot<D: Disk>(disk: &D, path: &std::path::Path, content: &[u8]) -> io::Result<()> {
+    let file = disk.create(path)?;
+    file.write_at(&[IoSlice::new(content)], 0)?;
+    file.sync_data()
+}
+
+/// The error with the file it is about.
+pub(super) fn named(error: &io::Error, path: &std::path::Path) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
