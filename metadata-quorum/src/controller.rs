@@ -88,4 +88,6 @@ fn time_of(command: &Command) -> Timestamp {
 }
 
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;

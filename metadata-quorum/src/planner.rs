@@ -1,1 +1,12 @@
-//! Choices that need randomness, time or taste. They run before the log and spell themselves out in commands.
+//! Choices that need randomness, time or taste. They run before the log and spell themselves out in commands, which the
+//! rules then check. Pure all the same: time and seed are arguments.
+
+pub mod balance;
+pub mod liveness;
+pub mod placement;
+pub mod topic_plan;
+
+pub use balance::{PREFERRED_ELECTIONS_MAX, away_from_home};
+pub use liveness::{Liveness, ProofRefusal};
+pub use placement::place;
+pub use topic_plan::{TopicPlan, plan_topic};

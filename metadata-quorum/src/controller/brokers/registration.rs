@@ -37,7 +37,9 @@ pub(in crate::controller) fn register(draft: &mut Draft, request: &RegisterBroke
     let epoch = BrokerEpoch(i64::try_from(draft.index).expect("raft indexes stay below 2^63"));
     let proof = proof(previous.map(Arc::as_ref), request);
     draft.push(Change::Broker(Arc::new(registration(request, epoch, BrokerState::Fenced, proof))));
-    take_out(draft, request, proof, previous.map(Arc::as_ref));
+    if !planted(Flaw::RegistrationKeepsIsr) {
+        take_out(draft, request, proof, previous.map(Arc::as_ref));
+    }
     Ok(Answer::Registered { epoch })
 }
 

@@ -1,0 +1,131 @@
+//! The golden log of rule version 1: what it decides is decided for ever (D14).
+//!
+//! `golden_rules_1.bin` is a list of (index, rules, command) as postcard wrote it once. A change of a persisted type or of
+//! a rule that is already in use shows here, before a cluster with two builds disagrees with itself. Never adapt the file
+//! to the code: give the changed rule a new version.
+
+use highwater_wire::{BrokerId, IncarnationId, Offset, Timestamp};
+
+use crate::controller::testing::*;
+use crate::controller::*;
+use crate::image::{Evidence, ImageVersion, MetadataImage, ShrinkReason, state_hash};
+
+const STORED: &[u8] = include_bytes!("golden_rules_1.bin");
+/// The hash after the last entry, and the exclusive or of the hashes after each.
+const LAST: u64 = 0xdafb_03a1_df73_bc4d;
+const ALL: u64 = 0xf433_1505_7908_8dcd;
+
+fn replay(entries: &[(u64, u16, Command)]) -> (u64, u64, usize) {
+    let (mut image, mut all, mut refused) = (MetadataImage::default(), 0, 0);
+    for (index, rules, command) in entries {
+        match decide(&image, *index, *rules, command) {
+            Ok(decision) => image.apply_all(&decision.changes),
+            Err(_) => refused += 1,
+        }
+        image.version = ImageVersion(*index);
+        image.check_invariants();
+        all ^= state_hash(&image).rotate_left((*index % 64) as u32);
+    }
+    (state_hash(&image), all, refused)
+}
+
+#[test]
+fn the_stored_log_of_rules_1_gives_the_same_state_for_ever() {
+    let entries: Vec<(u64, u16, Command)> = postcard::from_bytes(STORED).expect("the golden file can be read");
+    assert_eq!(entries.len(), written_anew().len());
+    let (last, all, refused) = replay(&entries);
+    assert_eq!((last, all), (LAST, ALL), "got {last:#018x}, {all:#018x}");
+    assert!(refused > 0, "refusals belong to the log");
+}
+
+#[test]
+fn commands_are_written_as_the_golden_file_has_them() {
+    let bytes = postcard::to_stdvec(&written_anew()).unwrap();
+    if bytes != STORED {
+        let path = std::env::temp_dir().join("golden_rules_1.bin");
+        std::fs::write(&path, &bytes).unwrap();
+        panic!("commands are written differently now ({} bytes, stored {}): {path:?}", bytes.len(), STORED.len());
+    }
+}
+
+/// Every command, most of them applied, some refused.
+fn written_anew() -> Vec<(u64, u16, Command)> {
+    let mut quorum = Quorum { image: MetadataImage::default() };
+    let mut log = Vec::new();
+    let mut run = |quorum: &mut Quorum, command: Command| {
+        log.push((quorum.image.version.0 + 1, RULE_VERSION, command.clone()));
+        quorum.run(command)
+    };
+    let time = Timestamp(1_767_225_600_000);
+    let q = &mut quorum;
+    let start = |q: &mut Quorum, run: &mut dyn FnMut(&mut Quorum, Command) -> Result<Answer, Refusal>, id, claim| {
+        let former = q.image.broker(BrokerId(id)).map_or(0, |broker| broker.incarnation.to_bytes()[1]);
+        let incarnation: IncarnationId = process(id, former + 1);
+        let rack = Some(format!("rack-{id}"));
+        let request = RegisterBroker { incarnation, claim, rack, previous_is_dead: true, time, ..registration(id) };
+        run(q, Command::RegisterBroker(request)).unwrap();
+        let (broker, epoch) = (BrokerId(id), q.epoch(id));
+        run(q, Command::UnfenceBroker { broker, epoch, lost: vec![at(3)], time }).unwrap();
+    };
+    run(q, Command::FormCluster { cluster_id: CLUSTER.to_owned(), feature_level: 1, time }).unwrap();
+    for id in 1..=4 {
+        start(q, &mut run, id, DataClaim::Nothing);
+    }
+    run(q, Command::SetFeatureLevel { level: 1 }).unwrap();
+    let configs = [("min.insync.replicas", "2"), ("retention.ms", "3600000"), ("cleanup.policy", "delete")];
+    run(q, Command::CreateTopic(creation(1, &[1, 2, 3], &configs))).unwrap();
+    for number in 0..2 {
+        let part = CreateTopic {
+            first_partition: number * 2,
+            assignments: vec![ids(&[2, 3]), ids(&[3, 1])],
+            complete: number == 1,
+            manual: false,
+            ..creation(2, &[1], &[("unclean.leader.election.enable", "true")])
+        };
+        run(q, Command::CreateTopic(part)).unwrap();
+    }
+    run(q, Command::CreateTopic(creation(3, &[4], &[]))).unwrap();
+    run(q, Command::CreateTopic(creation(4, &[9], &[]))).unwrap_err();
+    run(q, Command::DeleteTopic { id: topic_id(4), time }).unwrap_err();
+    let mut shrink = q.proposal(1, &[1, 2]);
+    shrink.why = IsrReason::Shrink(ShrinkReason::FollowerSlow);
+    shrink.evidence =
+        vec![Evidence { lag_ms: Some(30_012), leader_end: Some(Offset(99)), ..Evidence::about(BrokerId(3)) }];
+    let alter = |q: &Quorum, proposal: IsrProposal| {
+        let sender = q.image.partition(proposal.partition).unwrap().leader.unwrap();
+        let epoch = q.epoch(sender.0);
+        Command::AlterPartition(AlterPartition { broker: sender, epoch, changes: vec![proposal], time })
+    };
+    run(q, alter(q, shrink.clone())).unwrap();
+    run(q, alter(q, shrink)).unwrap();
+    run(q, alter(q, q.proposal(1, &[1, 2, 3]))).unwrap();
+    let known = KnownWatermark { partition: at(1), high_watermark: Offset(70), reported: time };
+    let fence = |q: &Quorum, brokers: &[i32]| {
+        let one = |id: &i32| FencedBroker { broker: BrokerId(*id), epoch: q.epoch(*id), note: "silent".to_owned() };
+        let brokers = brokers.iter().map(one).collect();
+        Command::FenceBrokers { brokers, watermarks: vec![known.clone()], time }
+    };
+    run(q, fence(q, &[1, 4])).unwrap();
+    run(q, fence(q, &[2, 3])).unwrap();
+    let claim = q.same_boot(2);
+    start(q, &mut run, 2, claim);
+    start(q, &mut run, 1, DataClaim::Nothing);
+    let claim = q.same_boot(4);
+    start(q, &mut run, 4, claim);
+    let (broker, epoch) = (BrokerId(2), q.epoch(2));
+    run(q, Command::AllocateProducerIds { broker, epoch, count: 1_000 }).unwrap();
+    run(q, alter(q, q.proposal(1, &[1, 2]))).unwrap();
+    let elect = |kind, topics: &[u8]| {
+        let partitions = topics.iter().map(|n| at(*n)).collect();
+        Command::ElectLeaders { kind, partitions, time }
+    };
+    run(q, elect(ElectionKind::Preferred, &[1, 2])).unwrap();
+    run(q, elect(ElectionKind::Clean, &[3, 9])).unwrap();
+    run(q, elect(ElectionKind::Unclean, &[3])).unwrap();
+    let (broker, epoch) = (BrokerId(2), q.epoch(2));
+    run(q, Command::ShutDownBroker { broker, epoch, time }).unwrap();
+    run(q, Command::UnregisterBroker { broker: BrokerId(3), time }).unwrap();
+    run(q, Command::UnregisterBroker { broker: BrokerId(1), time }).unwrap_err();
+    run(q, Command::DeleteTopic { id: topic_id(3), time }).unwrap();
+    log
+}
