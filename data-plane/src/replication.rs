@@ -333,7 +333,9 @@ impl Replication {
             epoch_start: leader.epoch_start(),
             high_watermark: leader.high_watermark(),
         }));
-        leader.advance(&mut Cx { view, now, park: &mut self.park, effects });
+        let cx = &mut Cx { view, now, park: &mut self.park, effects };
+        leader.advance(cx);
+        leader.maybe_propose(cx);
         self.role = Role::Leader(leader);
         self.remember(terms);
     }

@@ -1,5 +1,6 @@
 //! A follower at work: what a leader answered goes into the log, or the log is cut to where both agree.
 
+use bytes::Bytes;
 use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::{ErrorCode, LeaderEpoch, Offset};
 
@@ -42,26 +43,14 @@ impl<D: Disk> Replica<D> {
             LeaderAnswer::Records { records, high_watermark, log_start } => {
                 (Answer::Records { high_watermark, log_start }, records)
             }
-            LeaderAnswer::Diverging { epoch, end } => (Answer::Diverging { epoch, end }, bytes::Bytes::new()),
-            LeaderAnswer::Error(code) => (Answer::Error(code), bytes::Bytes::new()),
+            LeaderAnswer::Diverging { epoch, end } => (Answer::Diverging { epoch, end }, Bytes::new()),
+            LeaderAnswer::Error(code) => (Answer::Error(code), Bytes::new()),
         };
         let Some(follower) = self.replication.following() else { return Ok(FollowerNext::AwaitMetadata) };
         let epoch = if planted(Flaw::TakesLateAnswers) { LeaderEpoch(i32::MAX) } else { follower.epoch() };
         match follower.on_answer(&requested, answer, &self.log.view()) {
             Verdict::Append { high_watermark, log_start } => {
-                let stop = if records.is_empty() {
-                    None
-                } else {
-                    match self.log.append_as_follower(records, epoch, now.wall) {
-                        Ok(appended) => {
-                            // A batch that is merely cut short comes whole with the next fetch, unless it was the first.
-                            let cut_short = matches!(appended.stopped, Some(FollowerStop::Incomplete { .. }));
-                            appended.stopped.filter(|_| !cut_short || appended.batches == 0)
-                        }
-                        Err(FollowerAppendError::Refused(stop)) => Some(stop),
-                        Err(FollowerAppendError::Io(error)) => return Err(error.into()),
-                    }
-                };
+                let stop = if records.is_empty() { None } else { self.store(records, epoch, now)? };
                 self.adopt(high_watermark, log_start);
                 Ok(match stop {
                     None => self.next_fetch(),
@@ -69,6 +58,26 @@ impl<D: Disk> Replica<D> {
                 })
             }
             verdict => self.carry_out_verdict(verdict, now),
+        }
+    }
+
+    /// Appends what a leader sent; says what part of it could not be taken, if any.
+    fn store(&mut self, records: Bytes, epoch: LeaderEpoch, now: Now) -> Result<Option<FollowerStop>, StorageFailure> {
+        let truncations = self.log.view().truncations;
+        let mut appended = self.log.append_as_follower(records.clone(), epoch, now.wall);
+        if self.log.view().truncations != truncations {
+            // The leader's log starts inside its first batch: our empty log moved back to where that batch begins, which
+            // the leader would refuse to serve again (R153).
+            self.after_truncation();
+            appended = self.log.append_as_follower(records, epoch, now.wall);
+        }
+        match appended {
+            // A batch that is merely cut short comes whole with the next fetch, unless it was the first.
+            Ok(appended) => Ok(appended
+                .stopped
+                .filter(|stop| !matches!(stop, FollowerStop::Incomplete { .. }) || appended.batches == 0)),
+            Err(FollowerAppendError::Refused(stop)) => Ok(Some(stop)),
+            Err(FollowerAppendError::Io(error)) => Err(error.into()),
         }
     }
 

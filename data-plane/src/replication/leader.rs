@@ -32,7 +32,6 @@ pub struct Leader {
     /// First offset this leadership may write (LESO).
     epoch_start: Offset,
     partition_epoch: PartitionEpoch,
-    recovery: LeaderRecovery,
     high_watermark: Offset,
     isr: IsrState,
     /// Effective (R9).
@@ -48,8 +47,10 @@ pub struct Leader {
     /// Wait for the disk (acks = 1 where every record is synced, D23).
     flush_acks: AckQueue,
     last_shrink_check: Millis,
-    /// When a refused expansion may be tried again, if no fetch or image comes first.
-    expand_again_at: Option<Millis>,
+    /// When a refused proposal may be tried again, if no fetch or image comes first.
+    propose_again_at: Option<Millis>,
+    /// Elected uncleanly, and the controller does not know yet that this leader has recovered (R191).
+    recovering: bool,
 }
 
 /// Another replica of this partition.
@@ -140,8 +141,6 @@ impl Leader {
             epoch: state.leader_epoch,
             epoch_start: view.end,
             partition_epoch: state.partition_epoch,
-            // What an unclean election leaves to do locally is nothing; the next change of the ISR says so (R191).
-            recovery: LeaderRecovery::Recovered,
             high_watermark: high_watermark.clamp(view.start, view.end),
             isr: IsrState::stable(state.isr.iter().copied()),
             min_isr: state.effective_min_isr(terms.config.min_isr),
@@ -152,7 +151,8 @@ impl Leader {
             acks: AckQueue::default(),
             flush_acks: AckQueue::default(),
             last_shrink_check: now,
-            expand_again_at: None,
+            propose_again_at: None,
+            recovering: state.recovery == LeaderRecovery::Recovering,
         }
     }
 
@@ -365,8 +365,8 @@ impl Leader {
             self.maybe_shrink(cx);
             self.advance(cx);
         }
-        if self.expand_again_at.is_some_and(|at| at <= cx.now) {
-            self.maybe_expand_any(cx);
+        if self.propose_again_at.is_some_and(|at| at <= cx.now) {
+            self.maybe_propose(cx);
         }
     }
 
@@ -383,7 +383,7 @@ impl Leader {
         };
         let behind = |follower: &Follower| follower.progress.end() != Some(view.end) && counts(follower);
         let shrink_check = self.followers.iter().any(behind).then(|| self.shrink_check_at());
-        [shrink_check, self.acks.next_deadline(), self.isr.resend_at(), self.expand_again_at]
+        [shrink_check, self.acks.next_deadline(), self.isr.resend_at(), self.propose_again_at]
             .into_iter()
             .flatten()
             .min()
@@ -408,6 +408,7 @@ impl Leader {
             self.partition_epoch = state.partition_epoch;
             let before = self.isr.committed().to_vec();
             self.isr.on_metadata(&state.isr);
+            self.recovering = state.recovery == LeaderRecovery::Recovering;
             self.note_isr_change(before, cx);
             self.assign(state, cx.now);
         }
@@ -415,7 +416,7 @@ impl Leader {
             self.min_isr = state.effective_min_isr(terms.config.min_isr);
         }
         self.advance(cx);
-        self.maybe_expand_any(cx);
+        self.maybe_propose(cx);
     }
 
     /// R107: who is no longer assigned is forgotten; who is new (again) starts from nothing.

@@ -1,5 +1,7 @@
 //! Transitions between roles, one sentence each.
 
+use highwater_quorum::controller::IsrReason;
+use highwater_quorum::image::LeaderRecovery;
 use highwater_wire::ErrorCode;
 
 use super::leader::{AckState, FollowerFetch, StoredBatch};
@@ -293,4 +295,16 @@ fn an_answer_that_came_before_its_image_is_not_undone_by_an_older_image() {
     let image = facts.change(|state| state.isr = brokers(&[1, 2]));
     stage.apply(image);
     assert_eq!(stage.replication.leader().unwrap().isr().committed(), brokers(&[1, 2]));
+}
+
+#[test]
+fn an_uncleanly_elected_leader_says_at_once_that_it_has_recovered() {
+    // R191: or the partition would be shown as recovering until somebody joins.
+    let mut facts = Facts::new(&[1, 2], &[1], 5, 1);
+    facts.state.recovery = LeaderRecovery::Recovering;
+    let mut stage = Stage::new(Numbers::new(&[(4, 0)], 10), 10);
+    stage.apply(facts.terms());
+    let proposal = super::testing::proposals(&stage.effects)[0].clone();
+    assert_eq!((proposal.why, proposal.recovery), (IsrReason::Recovered, LeaderRecovery::Recovered));
+    assert_eq!(super::testing::members(&proposal), [1]);
 }

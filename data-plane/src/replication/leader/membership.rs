@@ -3,7 +3,7 @@
 
 use highwater_quorum::controller::{AlteredPartition, IsrProposal, IsrReason};
 use highwater_quorum::flaws::{Flaw, planted};
-use highwater_quorum::image::{Evidence, ExpandReason, ShrinkReason};
+use highwater_quorum::image::{Evidence, ExpandReason, LeaderRecovery, ShrinkReason};
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Millis};
 
 use super::{Follower, Leader};
@@ -12,8 +12,8 @@ use crate::replication::isr::IsrOutcome;
 use crate::replication::note::Note;
 use crate::replication::{Cx, Effect};
 
-/// How long a refused expansion rests (R133): a round of a silent follower's session.
-const EXPAND_REFUSED_REST: Millis = Millis(500);
+/// How long a refused proposal rests (R133): a round of a silent follower's session.
+const REFUSED_REST: Millis = Millis(500);
 
 impl Leader {
     /// R115–R118
@@ -41,8 +41,13 @@ impl Leader {
 
     /// Followers that are silent at the end do not fetch again before something is appended, so every event that may let
     /// one in looks at all of them: an image, the end of a change in flight (R115 with D20).
-    pub(super) fn maybe_expand_any(&mut self, cx: &mut Cx<'_>) {
-        self.expand_again_at = None;
+    ///
+    /// What an unclean election leaves to do for its leader is nothing, and it says so at once (R191).
+    pub fn maybe_propose(&mut self, cx: &mut Cx<'_>) {
+        self.propose_again_at = None;
+        if self.recovering && self.isr.pending().is_none() {
+            self.propose(self.isr.committed().to_vec(), IsrReason::Recovered, Vec::new(), cx);
+        }
         (0..self.followers.len()).for_each(|index| self.maybe_expand(index, cx));
     }
 
@@ -61,16 +66,18 @@ impl Leader {
             leader_epoch: self.epoch,
             partition_epoch: self.partition_epoch,
             isr: members,
-            recovery: self.recovery,
+            recovery: LeaderRecovery::Recovered,
             why,
             evidence,
         };
-        cx.effects.push(Effect::Note(Note::IsrProposed {
-            from: self.isr.committed().to_vec(),
-            to: isr,
-            leader_epoch: self.epoch,
-            partition_epoch: self.partition_epoch,
-        }));
+        if isr != self.isr.committed() {
+            cx.effects.push(Effect::Note(Note::IsrProposed {
+                from: self.isr.committed().to_vec(),
+                to: isr,
+                leader_epoch: self.epoch,
+                partition_epoch: self.partition_epoch,
+            }));
+        }
         cx.effects.push(Effect::Propose(Box::new(proposal.clone())));
         self.isr.propose(proposal, cx.now);
     }
@@ -135,12 +142,13 @@ impl Leader {
             IsrOutcome::Ignored | IsrOutcome::Resent(_) => {}
             IsrOutcome::Dropped(code) => {
                 cx.effects.push(refused(code, true));
-                self.expand_again_at = Some(cx.now + EXPAND_REFUSED_REST);
+                self.propose_again_at = Some(cx.now + REFUSED_REST);
             }
             IsrOutcome::AwaitsMetadata(code) => cx.effects.push(refused(code, false)),
             IsrOutcome::Committed => {
                 if let Ok(altered) = result {
                     self.partition_epoch = altered.partition_epoch;
+                    self.recovering = altered.recovery == LeaderRecovery::Recovering;
                 }
                 self.note_isr_change(before, cx);
             }
@@ -149,7 +157,7 @@ impl Leader {
         self.settle(cx.view.end);
         self.advance(cx);
         if outcome == IsrOutcome::Committed {
-            self.maybe_expand_any(cx);
+            self.maybe_propose(cx);
         }
         outcome
     }
