@@ -366,7 +366,7 @@ impl<D: Disk> Replica<D> {
             return Err(io::Error::other(why.to_string()));
         }
         self.log.close_cleanly()?;
-        Ok(self.checkpoint())
+        Ok(Checkpoint { recovery_point: self.log.view().end, ..self.checkpoint() })
     }
 
     /// The log, to look at.
