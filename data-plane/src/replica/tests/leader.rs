@@ -360,6 +360,8 @@ fn once_stopped_it_refuses_everything_and_can_be_closed_in_order() {
     assert_eq!(code(&leader.produce(batch(1), Acks::Leader, 2)), ErrorCode::NotLeaderOrFollower);
     let checkpoint = leader.replica.close_cleanly().unwrap();
     assert_eq!((checkpoint.recovery_point, checkpoint.high_watermark), (Offset(1), Offset(0)));
-    let mut again = Node::open(1, leader.disk);
+    let Node { disk, replica, outputs, .. } = leader;
+    drop((replica, outputs));
+    let mut again = Node::open(1, disk);
     assert_eq!((again.end(), again.status().role), (1, RoleName::Idle));
 }
