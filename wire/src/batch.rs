@@ -355,12 +355,12 @@ pub fn stamp(batch: &mut [u8], base: Offset, epoch: LeaderEpoch) {
 #[derive(Debug, Clone)]
 pub struct BatchIter {
     rest: Bytes,
-    failed: bool,
+    ended: bool,
 }
 
 impl BatchIter {
     pub const fn new(bytes: Bytes) -> Self {
-        Self { rest: bytes, failed: false }
+        Self { rest: bytes, ended: false }
     }
 
     /// What was not handed out: empty when the bytes ended with a whole batch.
@@ -373,7 +373,7 @@ impl Iterator for BatchIter {
     type Item = Result<RecordBatch, BatchError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.failed || self.rest.is_empty() {
+        if self.ended || self.rest.is_empty() {
             return None;
         }
         match BatchHeader::parse(&self.rest) {
@@ -382,11 +382,11 @@ impl Iterator for BatchIter {
                 Some(Ok(RecordBatch { header, bytes }))
             }
             Ok(_) | Err(BatchError::Incomplete { .. }) => {
-                self.failed = true;
+                self.ended = true;
                 None
             }
             Err(error) => {
-                self.failed = true;
+                self.ended = true;
                 Some(Err(error))
             }
         }

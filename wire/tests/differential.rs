@@ -227,3 +227,17 @@ fn null_records_are_told_from_empty_ones() {
         assert_eq!(read.topics[1].partitions[0].records, Some(Bytes::new()));
     }
 }
+
+#[test]
+fn a_request_of_too_many_partitions_is_refused_before_they_take_memory() {
+    let partitions = |count: usize| (0..count).map(|_| ProducePartition { index: 0, records: None }).collect();
+    let topic = |count| ProduceTopic { name: text("t"), id: zero_id(), partitions: partitions(count) };
+    let decode = |counts: [usize; 2]| {
+        let request = ProduceRequest { topics: counts.map(topic).to_vec(), ..ProduceRequest::default() };
+        let frame = Request::from(request).encode(9, 1, None).unwrap().to_bytes();
+        Request::decode(frame.slice(4..), request_limits())
+    };
+    assert!(decode([50_000, 50_000]).is_ok());
+    let error = decode([50_000, 50_001]).unwrap_err().to_string();
+    assert!(error.contains("partitions of a Produce request"), "{error}");
+}

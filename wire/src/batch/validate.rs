@@ -2,10 +2,12 @@
 //!
 //! **Why records are looked at, compressed ones too.** A batch is appended verbatim and handed to every consumer; one
 //! whose inside is broken stops all of them at its offset for ever, and nobody can repair it from outside. So the
-//! leader walks the records once: plain ones by their varints alone (keys and values are skipped, some 10 ns a record),
-//! compressed ones as a stream that is thrown away (lz4: well under 1 CPU-s per GB of user data, on one of three
-//! replicas; nothing is recompressed or copied, and followers and consumers never decompress here). Kafka does the same.
-//! [`InnerCheck::Envelope`] switches it off for whoever trusts all producers.
+//! leader walks the records once. Plain ones by their varints alone, keys and values are skipped: 10–20 ns a record.
+//! Compressed ones as a stream that is thrown away: nothing is recompressed, copied or kept. Measured, 64 KiB batches of
+//! 1 KiB: lz4 0.4 CPU-s per GB of user data where half of it is zeros (the benchmark's payload), 1.0 where hardly
+//! anything repeats; snappy 0.3–1.2, zstd 0.4–2. That is paid on one of three replicas: followers and consumers never
+//! decompress here. Against 9.7 CPU-s per GB for the whole of Kafka it buys that no producer can block a partition.
+//! [`InnerCheck::Envelope`] (0.05 CPU-s per GB, the CRC) is for whoever trusts all producers.
 
 use super::{BatchError, Codec, RecordBatch};
 use crate::compression::Decompressed;

@@ -55,6 +55,12 @@ trait Source {
     fn skip(&mut self, bytes: u64) -> Result<(), Fault>;
     fn is_at_end(&mut self) -> Result<bool, Fault>;
 
+    /// Passes one record.
+    #[inline]
+    fn record(&mut self) -> Result<Head, Fault> {
+        read_record(self)
+    }
+
     #[inline]
     fn varlong(&mut self) -> Result<i64, Fault> {
         let mut value = 0u64;
@@ -99,7 +105,7 @@ fn records<S: Source>(
         if source.is_at_end().map_err(name)? {
             return Err(BatchError::RecordsMissing { count, found: index });
         }
-        let record = record(source).map_err(name)?;
+        let record = source.record().map_err(name)?;
         if record.offset_delta != index {
             return Err(BatchError::OffsetDelta { index, delta: record.offset_delta });
         }
@@ -122,7 +128,7 @@ struct Head {
 
 /// One record: length, attributes, deltas, key, value, headers; the parts must fill the length exactly.
 #[inline]
-fn record<S: Source>(source: &mut S) -> Result<Head, Fault> {
+fn read_record<S: Source + ?Sized>(source: &mut S) -> Result<Head, Fault> {
     let length = source.varint()?;
     if length < 0 {
         return Err(Fault::Malformed("its length is negative"));
@@ -156,7 +162,7 @@ fn record<S: Source>(source: &mut S) -> Result<Head, Fault> {
 
 /// Skips a key, value or name of `length` bytes (−1: null), which may not pass the end of its record.
 #[inline]
-fn field<S: Source>(source: &mut S, length: i32, end: u64) -> Result<(), Fault> {
+fn field<S: Source + ?Sized>(source: &mut S, length: i32, end: u64) -> Result<(), Fault> {
     if length < -1 {
         return Err(Fault::Malformed("a length is below -1"));
     }
@@ -208,6 +214,23 @@ struct Stream<'a> {
 }
 
 impl Source for Stream<'_> {
+    /// Most records lie whole in what is decompressed already: there they are passed as plain bytes. One that goes on
+    /// beyond it (`End`) is begun anew, byte by byte.
+    #[inline]
+    fn record(&mut self) -> Result<Head, Fault> {
+        let mut whole = Slice { data: self.data.fill_buf().map_err(Fault::Stream)?, position: 0 };
+        match read_record(&mut whole) {
+            Err(Fault::End) => read_record(self),
+            Err(fault) => Err(fault),
+            Ok(head) => {
+                let bytes = whole.position;
+                self.data.consume(bytes);
+                self.position += bytes as u64;
+                Ok(head)
+            }
+        }
+    }
+
     #[inline]
     fn position(&self) -> u64 {
         self.position

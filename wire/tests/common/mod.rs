@@ -1,7 +1,6 @@
 //! One full sample of every request and answer in every version: each field that the version has differs from its default.
 
 #![allow(dead_code)] // each test file uses its part
-
 use bytes::Bytes;
 use highwater_wire::fetch::{AbortedTransaction, CurrentLeader, EpochEnd, NodeEndpoint};
 use highwater_wire::produce::{ProducePartition, ProduceTopic};
@@ -27,7 +26,6 @@ macro_rules! message {
 pub fn text(text: &str) -> StrBytes {
     StrBytes::from(text)
 }
-
 pub const TOPIC_ID: TopicId = TopicId::from_bytes(*b"0123456789abcdef");
 
 pub fn zero_id() -> TopicId {
@@ -77,7 +75,7 @@ pub fn request(api: ApiKey, version: i16) -> Request {
             client_software_version: since(version, 3, text("2.10.0")),
         })
         .into(),
-        ApiKey::CreateTopics => create_topics_request(version).into(),
+        ApiKey::CreateTopics => create_topics_request().into(),
         ApiKey::DeleteTopics => message!(DeleteTopicsRequest {
             topic_names: if version < 6 { vec![text("orders"), text("payments")] } else { vec![] },
             topics: since(
@@ -203,8 +201,7 @@ fn metadata_request(version: i16) -> MetadataRequest {
     request
 }
 
-fn create_topics_request(version: i16) -> CreateTopicsRequest {
-    let _same_fields_in_all = version;
+fn create_topics_request() -> CreateTopicsRequest {
     message!(CreateTopicsRequest {
         topics: vec![
             message!(create_topics_request::CreatableTopic {
