@@ -1,7 +1,6 @@
 //! Whole replicas over a simulated disk, joined by hand: what one says is carried to the other, step by step.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use highwater_quorum::controller::IsrProposal;
@@ -173,11 +172,13 @@ impl Node {
     }
 
     fn notes(&self) -> Vec<&Note> {
-        let note = |output| match output {
-            &Output::Note(ref note) => Some(note),
-            _ => None,
-        };
-        self.outputs.iter().filter_map(note).collect()
+        let mut notes = Vec::new();
+        for output in &self.outputs {
+            if let Output::Note(note) = output {
+                notes.push(note);
+            }
+        }
+        notes
     }
 
     fn proposals(&mut self) -> Vec<IsrProposal> {

@@ -243,7 +243,7 @@ fn offsets_are_told_by_who_asks() {
     leader.produce(batch(3), Acks::Leader, 1);
     two.fetch_from(&mut leader);
     three.fetch_from(&mut leader);
-    let mut ask = |node: &mut Node, caller, spec| match node.ask(ReplicaRequest::ListOffsets(ListOffsets {
+    let ask = |node: &mut Node, caller, spec| match node.ask(ReplicaRequest::ListOffsets(ListOffsets {
         caller,
         leader_epoch: None,
         spec,

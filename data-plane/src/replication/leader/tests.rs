@@ -9,7 +9,7 @@ use crate::log_view::EpochHistory;
 use crate::replication::isr::{IsrOutcome, RESEND_UNANSWERED};
 use crate::replication::note::Note;
 use crate::replication::park::{Interest, Park, WakeUp};
-use crate::replication::progress::LastArrival;
+use crate::replication::progress::{LastArrival, Session};
 use crate::replication::testing::{Facts, LAG_MAX, ME, Numbers, brokers, members, partition, proposals};
 
 /// A leadership with everything around it.
