@@ -17,6 +17,7 @@ mod topics;
 mod transition;
 
 pub use command::*;
+pub use election::next_leader;
 pub use refusal::Refusal;
 pub use topics::{TOPIC_NAME_LENGTH_MAX, check_topic_name};
 

@@ -76,6 +76,16 @@ pub(super) fn candidate(state: &PartitionState, live: &Live, unclean: bool) -> O
     first(&state.replicas).map(|leader| (leader, LeaderReason::Unclean))
 }
 
+/// Whom an election would make leader of a partition now, and how; `None`: nobody, or it has a leader. `unclean`: by an
+/// operator's word, else as the topic says. For whoever wants to know before asking.
+pub fn next_leader(image: &MetadataImage, at: TopicPartition, unclean: bool) -> Option<(BrokerId, LeaderReason)> {
+    let (topic, state) = (image.topics.get(&at.topic)?, image.partition(at)?);
+    if state.leader.is_some() {
+        return None;
+    }
+    candidate(state, &Live::of(image), unclean || topic.config.unclean_election)
+}
+
 /// Elections asked for, by a planner or an operator (R192, R199). Each partition has its own result.
 pub(super) fn elect_leaders(
     draft: &mut Draft,

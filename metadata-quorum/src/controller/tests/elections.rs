@@ -116,6 +116,8 @@ fn an_operators_unclean_election_prefers_whoever_needs_none() {
     assert_eq!(quorum.elect(ElectionKind::Unclean, 1), Err(Refusal::EligibleLeadersNotAvailable));
     quorum.unfence(2, &[]).unwrap();
     assert_eq!(quorum.sets(1).0, None);
+    assert_eq!(next_leader(&quorum.image, at(1), false), None);
+    assert_eq!(next_leader(&quorum.image, at(1), true), Some((BrokerId(2), LeaderReason::Unclean)));
     assert_eq!(quorum.elect(ElectionKind::Unclean, 1), Ok(BrokerId(2)));
     assert_eq!(quorum.last_election(1), LeaderReason::Unclean);
 }

@@ -1,7 +1,7 @@
 //! Whoever could be elected holds everything committed: the ISR, the ELR, and whom the rules would choose now (S7, S8).
 
 use highwater_quorum::MetadataImage;
-use highwater_quorum::image::DataProof;
+use highwater_quorum::controller::next_leader;
 use highwater_wire::TopicPartition;
 
 use super::super::book::PartitionBook;
@@ -27,18 +27,14 @@ pub fn members(at: TopicPartition, book: &PartitionBook) -> Verdict {
     Ok(())
 }
 
-/// S8 beyond ISR and ELR: a last known leader that the rules would take has proof that it lost nothing (D30).
+/// S8: whom the rules would elect now, were they asked, is complete. A last known leader can prove nothing by its newest
+/// registration: it may have come back empty before that one (D30).
 pub fn last_known(at: TopicPartition, book: &PartitionBook, image: &MetadataImage) -> Verdict {
-    let Some(state) = &book.quorum else { return Ok(()) };
-    if book.unclean || state.leader.is_some() || !state.isr.is_empty() || !state.elr.is_empty() {
+    if book.unclean {
         return Ok(());
     }
-    let [last] = state.last_known_elr[..] else { return Ok(()) };
-    let proven = image.brokers.get(&last).is_some_and(|b| b.is_active() && b.kept_data != DataProof::None);
-    must(!proven || book.is_complete(last), "S8", || {
-        format!(
-            "{at}: last known leader {last} could be elected without what was committed up to {}",
-            book.committed.end()
-        )
+    let Some((next, reason)) = next_leader(image, at, false) else { return Ok(()) };
+    must(book.is_complete(next), "S8", || {
+        format!("{at}: {next} could be elected ({reason:?}) without what was committed up to {}", book.committed.end())
     })
 }
