@@ -64,6 +64,8 @@ struct Tables {
     unrecovered: BTreeSet<LogName>,
     /// Opened and not closed cleanly.
     open: BTreeSet<LogName>,
+    /// Opened at some time by this process: how the one before stopped says nothing of them any more.
+    touched: BTreeSet<LogName>,
 }
 
 /// One checkpoint file: what it is to say, and what it says.
@@ -278,7 +280,7 @@ impl<D: Disk> LogDir<D> {
     pub(super) fn marks(&self, name: &LogName) -> Marks {
         let tables = self.tables.lock();
         Marks {
-            clean: self.clean,
+            clean: self.clean && !tables.touched.contains(name),
             recovery_point: tables.recovery_points.of(name),
             start: tables.starts.of(name),
             watermark: tables.watermarks.of(name),
@@ -291,6 +293,7 @@ impl<D: Disk> LogDir<D> {
             let tables = &mut *self.tables.lock();
             tables.unrecovered.remove(name);
             tables.open.insert(name.clone());
+            tables.touched.insert(name.clone());
         }
         self.note_recovery_point(name, recovery_point)
     }

@@ -36,6 +36,23 @@ fn a_clean_stop_is_opened_without_a_scan() {
 }
 
 #[test]
+fn a_clean_stop_says_nothing_of_a_log_that_was_written_since() {
+    let (disk, mut log) = new_log();
+    written(&mut log);
+    close(log);
+    let dir = log_dir(&disk);
+    let again = || Log::open(&dir, &name(), topic(), settings(), NOW).unwrap();
+    let (mut log, report) = again();
+    assert!(report.clean);
+    append(&mut log, 3, 5);
+    drop(log);
+    let (log, report) = again();
+    assert!(!report.clean && report.bytes_scanned > 0);
+    assert_eq!(contents(&log).len(), 7);
+    assert_eq!(epochs(&log).last(), Some(&(5, 48)));
+}
+
+#[test]
 fn a_killed_process_loses_nothing() {
     let (disk, mut log) = new_log();
     written(&mut log);

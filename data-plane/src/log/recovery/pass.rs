@@ -1,0 +1,269 @@
+//! One pass over the segments of a log: trusted after a clean stop, checked after any other.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use highwater_wire::batch::BatchHeader;
+use highwater_wire::{LeaderEpoch, Offset, Timestamp};
+
+use super::super::LogSettings;
+use super::super::index::{IndexBuilder, SparseIndex};
+use super::super::log_dir::Marks;
+use super::super::scan::{self, HeaderScan};
+use super::super::segment::{ClosedIndex, Segment, SegmentIndex, file_name, length};
+use super::files::Files;
+use super::{Cut, Parts, RecoveryReport, newest_snapshot, next_position, replay_producers, segment_of};
+use crate::disk::{Disk, DiskFile};
+use crate::log_view::EpochHistory;
+
+/// What a pass needs to know.
+pub struct Recovery<'a, D: Disk> {
+    pub disk: &'a D,
+    pub path: &'a Path,
+    pub settings: &'a LogSettings,
+    pub marks: Marks,
+    pub now: Timestamp,
+}
+
+impl<D: Disk> Recovery<'_, D> {
+    pub fn run(
+        &self,
+        mut files: Files,
+        epochs: Option<EpochHistory>,
+    ) -> io::Result<(Parts<D>, Offset, RecoveryReport)> {
+        if files.segments.is_empty() {
+            self.disk.create(&self.path.join(file_name(self.marks.start, "log")))?;
+            files.segments.push(self.marks.start);
+        }
+        let mut clean = self.marks.clean;
+        let mut bytes_scanned = 0;
+        let mut cut = None;
+        let opened = if clean { self.open_clean(&files.segments)? } else { None };
+        let (mut segments, mut end) = match opened {
+            Some(opened) => opened,
+            None => {
+                clean = false;
+                let (opened, scanned, found) = self.check(&files.segments)?;
+                (bytes_scanned, cut) = (scanned, found);
+                opened
+            }
+        };
+        let emptied = end < self.marks.start;
+        if emptied {
+            (segments, end) = self.start_over(segments)?;
+        }
+        let start = self.marks.start.max(segments[0].base);
+        let recovery_point = if clean { end } else { self.marks.recovery_point.min(end) };
+        self.drop_snapshots_above(&mut files.snapshots, recovery_point)?;
+        let (mut producers, from) = newest_snapshot(self.disk, self.path, &mut files.snapshots, end)?;
+        replay_producers(&segments, from, &mut producers)?;
+        let epochs = if emptied { EpochHistory::default() } else { self.epochs(epochs, clean, &segments, start, end)? };
+        let report = RecoveryReport {
+            created: false,
+            clean,
+            bytes_scanned,
+            cut,
+            emptied,
+            start,
+            end,
+            watermark_checkpoint: self.marks.watermark,
+        };
+        let unwritten_indexes = if clean { Vec::new() } else { self.closed_again(&segments) };
+        let parts = Parts {
+            segments,
+            end,
+            epochs,
+            producers,
+            snapshots: files.snapshots,
+            flushed_end: recovery_point,
+            unwritten_indexes,
+            synced: clean && !emptied,
+        };
+        Ok((parts, start, report))
+    }
+
+    /// All segments as a clean stop left them (R19); `None` where the last one is not as it should be.
+    fn open_clean(&self, bases: &[Offset]) -> io::Result<Option<(Vec<Segment<D>>, Offset)>> {
+        let mut segments = self.open_closed(bases.split_last().map_or(&[][..], |(_, closed)| closed))?;
+        let Some(&base) = bases.last() else { return Ok(None) };
+        let file = self.disk.open(&self.path.join(file_name(base, "log")))?;
+        let size = length(&file)?;
+        let read = |ending| self.disk.read(&self.path.join(file_name(base, ending))).unwrap_or_default();
+        let index = SparseIndex::decode(&read("index"), &read("timeindex"), size);
+        let (mut builder, from) = IndexBuilder::resume(index, base);
+        let mut end = base;
+        let mut scan = HeaderScan::new(&file, u64::from(from), u64::from(size));
+        loop {
+            match scan.next() {
+                Ok(Some((position, header))) if header.base_offset >= end.0 && header.last_offset_delta >= 0 => {
+                    builder.note(base, &header, position as u32, self.settings.index_interval_bytes);
+                    end = header.next_offset();
+                }
+                Ok(None) => break,
+                Ok(Some(_)) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let first_timestamp = HeaderScan::new(&file, 0, u64::from(size)).next()?;
+        let mut segment = Segment::empty(base, file, next_position(&segments), self.now);
+        segment.size = size;
+        segment.first_timestamp = first_timestamp.map(|(_, header)| Timestamp(header.max_timestamp));
+        segment.index = SegmentIndex::Growing(builder);
+        segments.push(segment);
+        Ok(Some((segments, end)))
+    }
+
+    fn open_closed(&self, bases: &[Offset]) -> io::Result<Vec<Segment<D>>> {
+        let mut segments: Vec<Segment<D>> = Vec::with_capacity(bases.len() + 1);
+        for &base in bases {
+            let file = self.disk.open(&self.path.join(file_name(base, "log")))?;
+            let (position, interval) = (next_position(&segments), self.settings.index_interval_bytes);
+            segments.push(Segment::open_closed(self.disk, self.path, base, file, position, interval, self.now)?);
+        }
+        Ok(segments)
+    }
+
+    /// Reads and checks everything from the segment of the recovery point on (R20).
+    #[allow(clippy::type_complexity)]
+    fn check(&self, bases: &[Offset]) -> io::Result<((Vec<Segment<D>>, Offset), u64, Option<Cut>)> {
+        let first = bases.partition_point(|&base| base <= self.marks.recovery_point).saturating_sub(1);
+        let mut segments = self.open_closed(&bases[..first])?;
+        let mut scanned = 0;
+        // A truncation below the recovery point that power loss cut short may have shortened a segment and left the next
+        // ones. Everything else down there was synced.
+        for index in 0..first {
+            let end = segments[index].last_offset_end()?;
+            if end != bases[index + 1] {
+                let reason = format!("segment {} ends at {end}, the next begins at {}", bases[index], bases[index + 1]);
+                let cut = self.cut(&bases[index + 1..], 0, end, false, reason)?;
+                segments.truncate(index);
+                let (segment, end, _) = self.check_segment(bases[index], next_position(&segments))?;
+                scanned += u64::from(segment.size);
+                segments.push(segment);
+                return Ok(((segments, end), scanned, Some(cut)));
+            }
+        }
+        let mut end = bases[first];
+        for (index, &base) in bases.iter().enumerate().skip(first) {
+            if base != end {
+                let reason = format!("segment {base} does not begin at the end {end} of the one before");
+                let cut = self.cut(&bases[index..], 0, end, false, reason)?;
+                return Ok(((segments, end), scanned, Some(cut)));
+            }
+            if let Some(before) = segments.last_mut()
+                && index > first
+            {
+                before.close(self.disk, self.path, self.settings.index_interval_bytes);
+            }
+            let (segment, segment_end, bad) = self.check_segment(base, next_position(&segments))?;
+            scanned += u64::from(segment.size);
+            end = segment_end;
+            let (file, size) = (Arc::clone(&segment.file), u64::from(segment.size));
+            segments.push(segment);
+            if let Some(bad) = bad {
+                let left = file.len()? - size;
+                file.set_len(size)?;
+                let only = bad.incomplete && index + 1 == bases.len();
+                let reason = format!("segment {base}, position {}: {}", bad.position, bad.reason);
+                let cut = self.cut(&bases[index + 1..], left, end, only, reason)?;
+                return Ok(((segments, end), scanned, Some(cut)));
+            }
+        }
+        Ok(((segments, end), scanned, None))
+    }
+
+    fn check_segment(&self, base: Offset, log_position: u64) -> io::Result<(Segment<D>, Offset, Option<scan::Bad>)> {
+        let file = self.disk.open(&self.path.join(file_name(base, "log")))?;
+        let len = length(&file)?;
+        let mut builder = IndexBuilder::default();
+        let (mut end, mut size, mut first_timestamp) = (base, 0, None);
+        let note = |position: u64, header: &BatchHeader| {
+            builder.note(base, header, position as u32, self.settings.index_interval_bytes);
+            first_timestamp.get_or_insert(Timestamp(header.max_timestamp));
+            end = header.next_offset();
+            size = position as u32 + header.total_bytes() as u32;
+        };
+        let bad = scan::check_batches(&file, u64::from(len), base.0, base.0.saturating_add(i64::from(i32::MAX)), note)?;
+        let mut segment = Segment::empty(base, file, log_position, self.now);
+        segment.size = size;
+        segment.first_timestamp = first_timestamp;
+        segment.index = SegmentIndex::Growing(builder);
+        Ok((segment, end, bad))
+    }
+
+    /// The indexes of the closed segments that were checked: what the disk has of them may be old.
+    fn closed_again(&self, segments: &[Segment<D>]) -> Vec<Arc<ClosedIndex<D>>> {
+        let checked = &segments[segment_of(segments, self.marks.recovery_point)..];
+        let indexes = checked.iter().filter_map(|segment| match &segment.index {
+            SegmentIndex::Growing(_) => None,
+            SegmentIndex::Closed(closed) => Some(Arc::clone(closed)),
+        });
+        indexes.collect()
+    }
+
+    /// Removes whole segments behind a cut, durably: they must not come back behind what is appended next.
+    fn cut(&self, later: &[Offset], left: u64, at: Offset, only: bool, reason: String) -> io::Result<Cut> {
+        let mut bytes = left;
+        for &base in later.iter().rev() {
+            let path = self.path.join(file_name(base, "log"));
+            bytes += self.disk.open(&path)?.len()?;
+            self.disk.remove(&path)?;
+        }
+        self.disk.sync_dir(self.path)?;
+        Ok(Cut { at, bytes, segments: later.len(), incomplete_last_batch_only: only, reason })
+    }
+
+    /// The log ended below its start: all of it goes (R22).
+    fn start_over(&self, segments: Vec<Segment<D>>) -> io::Result<(Vec<Segment<D>>, Offset)> {
+        for segment in segments.iter().rev() {
+            self.disk.remove(&self.path.join(file_name(segment.base, "log")))?;
+        }
+        let start = self.marks.start;
+        let file = self.disk.create(&self.path.join(file_name(start, "log")))?;
+        self.disk.sync_dir(self.path)?;
+        Ok((vec![Segment::empty(start, file, 0, self.now)], start))
+    }
+
+    /// The stored history, without what is not covered by the log (R23) and, after a stop that was not clean, without what
+    /// was never synced; the rest is read from the batches (R20, D24).
+    fn epochs(
+        &self,
+        stored: Option<EpochHistory>,
+        clean: bool,
+        segments: &[Segment<D>],
+        start: Offset,
+        end: Offset,
+    ) -> io::Result<EpochHistory> {
+        let mut from = if clean { end } else { self.marks.recovery_point };
+        let mut epochs = stored.unwrap_or_else(|| {
+            from = Offset::ZERO;
+            EpochHistory::default()
+        });
+        epochs.truncate_from_end(from);
+        for segment in &segments[segment_of(segments, from)..] {
+            let mut scan = HeaderScan::new(&*segment.file, 0, u64::from(segment.size));
+            while from < end
+                && let Some((_, header)) = scan.next()?
+            {
+                if let Some(epoch) = LeaderEpoch::from_wire(header.leader_epoch)
+                    && epochs.latest().is_none_or(|latest| epoch > latest)
+                {
+                    epochs.assign(epoch, Offset(header.base_offset));
+                }
+            }
+        }
+        epochs.truncate_from_end(end);
+        epochs.truncate_from_start(start);
+        Ok(epochs)
+    }
+
+    fn drop_snapshots_above(&self, snapshots: &mut BTreeSet<Offset>, recovery_point: Offset) -> io::Result<()> {
+        for offset in snapshots.split_off(&recovery_point.plus(1)) {
+            self.disk.remove(&self.path.join(file_name(offset, "snapshot")))?;
+        }
+        Ok(())
+    }
+}
