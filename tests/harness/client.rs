@@ -316,7 +316,12 @@ pub fn batch(timestamp: i64, values: &[&str]) -> Bytes {
 }
 
 /// The same from an idempotent producer.
-pub fn idempotent_batch(producer: (ProducerId, ProducerEpoch), sequence: i32, timestamp: i64, values: &[&str]) -> Bytes {
+pub fn idempotent_batch(
+    producer: (ProducerId, ProducerEpoch),
+    sequence: i32,
+    timestamp: i64,
+    values: &[&str],
+) -> Bytes {
     build(RecordBatchBuilder::new().producer(producer.0, producer.1, sequence), timestamp, values).into_bytes()
 }
 

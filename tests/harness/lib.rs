@@ -1,6 +1,7 @@
 //! What the tests stand on: real processes, clusters in this process, a small Kafka client, a simulated world.
 
 pub mod client;
+pub mod cluster;
 pub mod process;
 pub mod sim;
 pub mod slow_link;

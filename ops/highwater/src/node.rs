@@ -81,7 +81,7 @@ impl Drop for Threads {
     }
 }
 
-/// One node, running. [`Node::stop`] it: a drop abandons it as `kill -9` would.
+/// One node, running. [`Node::stop`] it; [`Node::abort`] ends it as `kill -9` would.
 pub struct Node {
     raft: Threads,
     /// Kept for its drop.
@@ -238,6 +238,24 @@ impl Node {
         let quorum = self.quorum;
         let _ = self.raft.spawn(quorum.stop()).await;
         stopped
+    }
+
+    /// Ends this node as `kill -9` would: nobody is told, no log is flushed, no mark of a clean stop is written. For tests
+    /// that hold several nodes in one process; only the quorum's store is closed in order, because its files must be free
+    /// when this returns.
+    pub async fn abort(mut self) {
+        self.starting.abort();
+        let _ = (&mut self.starting).await;
+        if let Some(task) = self.http_task.take() {
+            task.abort();
+            let _ = task.await;
+        }
+        // The controller listener first: peers that lose a connection ask there whether this node is dead (D7).
+        let quorum = self.quorum;
+        let _ = self.raft.spawn(quorum.stop()).await;
+        if let Some(plane) = self.data.write().await.take() {
+            let _ = tokio::task::spawn_blocking(move || plane.kill()).await;
+        }
     }
 }
 
