@@ -1,3 +1,5 @@
+//! What a broker has to do after an image changed, by example.
+
 use std::collections::BTreeMap;
 
 use highwater_wire::{BrokerId, DirectoryId, LeaderEpoch, PartitionEpoch, Timestamp, TopicId};

@@ -1,3 +1,5 @@
+//! Who is fenced when: sessions, proofs and the limits of proofs, by example.
+
 use super::*;
 use crate::controller::testing::{broker, cluster_of, process};
 use crate::image::{BrokerState, Change};

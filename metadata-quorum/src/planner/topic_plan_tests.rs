@@ -1,3 +1,5 @@
+//! What becomes of what a client asks for, by example.
+
 use super::*;
 use crate::controller::testing::{cluster_of, ids, topic_id};
 use crate::image::Change;
