@@ -46,8 +46,9 @@ impl Setup {
         let (replicas, own_view) = (LocalReplicas::default(), peer::LocalQuorum::default());
         let extra = peer::replica_router(replicas.clone()).merge(peer::quorum_router(own_view.clone()));
         let quorum = Quorum::start(config, extra).await.unwrap();
-        quorum.ready(LIMIT).await.unwrap();
         let client = quorum.client();
+        let mut images = client.watch();
+        tokio::time::timeout(LIMIT, images.wait_for(|image| image.cluster_id.is_some())).await.unwrap().unwrap();
         own_view.set(client.clone());
         let (answer, _) = client.propose(register(node, incarnation, port), LIMIT).await.unwrap();
         let Answer::Registered { epoch } = answer else { panic!("{answer:?}") };
