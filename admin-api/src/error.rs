@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use highwater_quorum::{QuorumError, Refusal};
 use highwater_wire::{BrokerId, ErrorCode};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// One refusal or failure, before it becomes a response.
@@ -120,14 +121,19 @@ impl ApiError {
     }
 
     /// The body, as the wire carries it.
-    pub fn body(&self, request_id: &str) -> Value {
-        let mut body = json!({ "error_code": self.error_code, "message": self.message });
-        if let Some(details) = &self.details {
-            body["details"] = details.clone();
-        }
-        body["request_id"] = json!(request_id);
-        body
+    pub fn body<'a>(&'a self, request_id: &'a str) -> ErrorBody<'a> {
+        ErrorBody { error_code: self.error_code, message: &self.message, details: self.details.as_ref(), request_id }
     }
+}
+
+/// Kafka REST's error object; the last two are ours.
+#[derive(Debug, Serialize)]
+pub struct ErrorBody<'a> {
+    error_code: u32,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a Value>,
+    request_id: &'a str,
 }
 
 impl From<QuorumError> for ApiError {

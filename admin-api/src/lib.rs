@@ -176,15 +176,16 @@ fn v3() -> Router<AdminState> {
 }
 
 /// Around every request: its id, the body of an error, and the count.
-async fn around(State(_): State<AdminState>, request: Request, next: Next) -> Response {
+async fn around(State(_): State<AdminState>, mut request: Request, next: Next) -> Response {
     let given = request.headers().get("x-request-id").filter(|id| id.len() <= 200).and_then(|id| id.to_str().ok());
     let request_id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
     let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str).to_owned();
+    let path = respond::FullPath(request.uri().path().to_owned());
+    request.extensions_mut().insert(path);
     let mut response = next.run(request).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        let mut body = error.body(&request_id).to_string().into_bytes();
-        body.push(b'\n');
-        response = respond::json_response(error.status, body).into_response();
+        response =
+            respond::plain(error.status, &error.body(&request_id)).unwrap_or_else(|_| error.status.into_response());
     }
     let code = response.status().as_u16().to_string();
     ::metrics::counter!("highwater_admin_requests_total", "route" => route, "code" => code).increment(1);

@@ -28,6 +28,10 @@ pub struct Call {
     pairs: Vec<(String, String)>,
 }
 
+/// The path as it was asked for: a nested router sees it without its prefix.
+#[derive(Debug, Clone)]
+pub struct FullPath(pub String);
+
 impl FromRequestParts<AdminState> for Call {
     type Rejection = ApiError;
 
@@ -36,7 +40,7 @@ impl FromRequestParts<AdminState> for Call {
             .await
             .map_err(|error| ApiError::malformed(format!("the query string cannot be read: {error}")))?;
         let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let path = parts.uri.path().to_owned();
+        let path = parts.extensions.get::<FullPath>().map_or(parts.uri.path(), |path| &path.0).to_owned();
         Ok(Self { host: host.map(|host| format!("http://{host}")), path, pairs })
     }
 }

@@ -56,7 +56,7 @@ pub struct StartArgs {
     #[arg(long, value_enum, default_value = "human", env = "HIGHWATER_LOG_FORMAT")]
     pub log_format: LogFormat,
     /// As RUST_LOG: a level, or a level per part
-    #[arg(long, default_value = "info", env = "RUST_LOG")]
+    #[arg(long, default_value = "info,openraft=error,sled=warn", env = "RUST_LOG")]
     pub log: String,
     /// Stop when the process that started this one ends
     #[arg(long, hide = true)]
