@@ -1,0 +1,62 @@
+//! openraft's own suite on our store, and what only our store promises.
+
+use std::sync::Arc;
+
+use openraft::StorageError;
+use openraft::testing::log::{StoreBuilder, Suite};
+use tempfile::TempDir;
+
+use super::log_store::LogStore;
+use super::state_machine::StateMachine;
+use super::store::{MetaStore, OpenError};
+use super::types::TypeConfig;
+
+struct Builder;
+
+impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
+    async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
+        let directory = TempDir::new().unwrap();
+        let store = Arc::new(MetaStore::open(directory.path(), 0).unwrap());
+        let log = LogStore::open(Arc::clone(&store)).unwrap();
+        let (machine, _) = StateMachine::open(store).unwrap();
+        Ok((directory, log, machine))
+    }
+}
+
+#[test]
+fn the_store_passes_the_suite_of_openraft() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { Suite::test_all(Builder).await.unwrap() });
+}
+
+#[test]
+fn a_directory_in_use_is_refused_with_its_holder() {
+    let directory = TempDir::new().unwrap();
+    let first = MetaStore::open(directory.path(), 1).unwrap();
+    let Err(OpenError::Locked { holder, .. }) = MetaStore::open(directory.path(), 1) else { panic!("opened twice") };
+    assert_eq!(holder, std::process::id().to_string());
+    first.close();
+    drop(first);
+    MetaStore::open(directory.path(), 1).unwrap().close();
+}
+
+#[test]
+fn another_node_and_a_newer_format_are_refused() {
+    let directory = TempDir::new().unwrap();
+    let store = MetaStore::open(directory.path(), 1).unwrap();
+    let id = store.directory_id();
+    store.close();
+    drop(store);
+    assert!(matches!(MetaStore::open(directory.path(), 2), Err(OpenError::OtherNode { found: 1, given: 2 })));
+
+    let again = MetaStore::open(directory.path(), 1).unwrap();
+    assert_eq!(again.directory_id(), id, "minted once");
+    again.close();
+    drop(again);
+
+    let properties = directory.path().join("meta.properties");
+    let text = std::fs::read_to_string(&properties).unwrap().replace("version=1", "version=7");
+    std::fs::write(&properties, text).unwrap();
+    let refused = MetaStore::open(directory.path(), 1).unwrap_err();
+    assert!(refused.to_string().contains("format 7 is newer than 1"), "{refused}");
+}
