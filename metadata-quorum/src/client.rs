@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use highwater_wire::{BrokerEpoch, BrokerId, IncarnationId, TopicId, TopicPartition};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::controller::{Answer, Command, KnownWatermark};
+use crate::duty;
 use crate::error::QuorumError;
 use crate::image::{BrokerState, ImageVersion, MetadataImage};
-use crate::status::QuorumStatus;
+use crate::planner::plan_topic;
+use crate::raft::{Node, ProposeRequest, VoterRequest, wall_clock};
+use crate::status::{QuorumMember, QuorumStatus};
 
 /// A topic as asked for by a client, before placement (R179, D18, D19).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -70,21 +73,43 @@ pub struct HeartbeatAnswer {
     pub version: ImageVersion,
 }
 
-/// Handle to the quorum of this process. Cheap to clone; usable from any tokio runtime and from none.
+/// Handle to the quorum of this process. Cheap to clone; usable from any tokio runtime and from none: calls run on the
+/// quorum's own runtime.
 #[derive(Clone)]
 pub struct QuorumClient {
-    images: watch::Receiver<Arc<MetadataImage>>,
+    node: Arc<Node>,
+    runtime: tokio::runtime::Handle,
 }
 
+/// A heartbeat is answered within this, or not at all.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(1);
+const PRODUCER_IDS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Ids in one block (R67).
+const PRODUCER_IDS_PER_BLOCK: u32 = 1_000;
+
 impl QuorumClient {
+    pub(crate) fn new(node: Arc<Node>, runtime: tokio::runtime::Handle) -> Self {
+        Self { node, runtime }
+    }
+
+    /// Runs `work` on the quorum's runtime, where its timers and connections live.
+    async fn run<T, F>(&self, work: impl FnOnce(Arc<Node>) -> F) -> Result<T, QuorumError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, QuorumError>> + Send + 'static,
+    {
+        let done = self.runtime.spawn(work(Arc::clone(&self.node))).await;
+        done.unwrap_or_else(|_| Err(QuorumError::Stopped("its runtime ended".to_owned())))
+    }
+
     /// The newest image applied here.
     pub fn image(&self) -> Arc<MetadataImage> {
-        self.images.borrow().clone()
+        self.node.image()
     }
 
     /// Wakes at each publication.
     pub fn watch(&self) -> watch::Receiver<Arc<MetadataImage>> {
-        self.images.clone()
+        self.node.images.clone()
     }
 
     /// Waits until the image here has reached `version`.
@@ -92,68 +117,198 @@ impl QuorumClient {
     /// # Errors
     /// `TimedOut`; `Stopped` when nothing will be published any more.
     pub async fn reached(&self, version: ImageVersion, timeout: Duration) -> Result<Arc<MetadataImage>, QuorumError> {
-        let _ = (version, timeout);
-        todo!()
+        self.run(move |node| async move { node.reached(version, timeout).await }).await
     }
 
     /// Proposes here or forwards; returns when the entry is applied *here too* (D18), with its index.
+    ///
+    /// # Errors
+    /// `Refused`: a rule said no. `NoLeader`: nothing was proposed. `TimedOut`: perhaps applied; a command that may be
+    /// repeated without harm has been, until `timeout`.
     pub async fn propose(&self, command: Command, timeout: Duration) -> Result<(Answer, u64), QuorumError> {
-        let _ = (command, timeout);
-        todo!()
+        self.run(move |node| async move { propose(&node, command, timeout).await }).await
     }
 
     /// Places and creates a topic: the one door for HTTP and Kafka (D18).
+    ///
+    /// # Errors
+    /// As [`Self::propose`]. After `TimedOut` the topic may exist.
     pub async fn create_topic(&self, spec: TopicSpec, timeout: Duration) -> Result<CreatedTopic, QuorumError> {
-        let _ = (spec, timeout);
-        todo!()
+        self.run(move |node| async move { create_topic(&node, &spec, timeout).await }).await
     }
 
+    /// Deletes a topic by id.
+    ///
+    /// # Errors
+    /// As [`Self::propose`].
     pub async fn delete_topic(&self, id: TopicId, timeout: Duration) -> Result<(), QuorumError> {
-        let _ = (id, timeout);
-        todo!()
+        self.propose(Command::DeleteTopic { id, time: wall_clock() }, timeout).await.map(|_| ())
     }
 
     /// Sends a heartbeat to the raft leader (R170). Bounded by one second.
+    ///
+    /// # Errors
+    /// `Refused` with 102 or 77: register again. `NoLeader`, `TimedOut`: send the next one.
     pub async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, QuorumError> {
-        let _ = heartbeat;
-        todo!()
+        self.run(move |node| async move {
+            let here = |_| duty::on_heartbeat(&node, heartbeat.clone());
+            node.with_leader("/heartbeat", &heartbeat, HEARTBEAT_TIMEOUT, true, here).await
+        })
+        .await
     }
 
     /// A connection to this broker was reset or refused: a suspicion, checked by the raft leader (D7). Never waits.
     pub fn suspect(&self, broker: BrokerId, epoch: BrokerEpoch) {
-        let _ = (broker, epoch);
-        todo!()
+        let node = Arc::clone(&self.node);
+        self.runtime.spawn(async move { duty::report(&node, broker, epoch).await });
     }
 
     /// A block of producer ids of its own for this broker (R67).
+    ///
+    /// # Errors
+    /// As [`Self::propose`].
     pub async fn allocate_producer_ids(
         &self,
         broker: BrokerId,
         epoch: BrokerEpoch,
     ) -> Result<std::ops::Range<i64>, QuorumError> {
-        let _ = (broker, epoch);
-        todo!()
+        let command = Command::AllocateProducerIds { broker, epoch, count: PRODUCER_IDS_PER_BLOCK };
+        match self.propose(command, PRODUCER_IDS_TIMEOUT).await? {
+            (Answer::ProducerIds { first, count }, _) => Ok(first.0..first.0 + i64::from(count)),
+            (other, _) => Err(unexpected(&other)),
+        }
     }
 
     /// Node id of the raft leader as known here.
     pub fn leader(&self) -> Option<BrokerId> {
-        todo!()
+        self.node.leader().map(|leader| leader.node)
     }
 
     /// This node's own view of raft, and of its peers if it leads.
     pub fn status(&self) -> QuorumStatus {
-        todo!()
+        self.node.status()
     }
 
     /// `http://host:port` of a node's controller listener, from the image, else from the configured voters (D4).
     pub fn controller_url(&self, node: BrokerId) -> Option<String> {
-        let _ = node;
-        todo!()
+        self.node.peers.url(node)
     }
 
     /// Waits until this image holds everything committed when the call was made (read index on the raft leader).
+    ///
+    /// # Errors
+    /// `NoLeader`, `TimedOut`.
     pub async fn linearizable(&self, timeout: Duration) -> Result<Arc<MetadataImage>, QuorumError> {
-        let _ = timeout;
-        todo!()
+        self.run(move |node| async move { linearizable(&node, timeout).await }).await
     }
+
+    /// Hands raft leadership to another voter. Returns once asked; watch [`Self::leader`] for the change.
+    ///
+    /// # Errors
+    /// `NoLeader` unless this node leads; `Refused` when the target is no voter.
+    pub async fn transfer_leadership(&self, target: BrokerId) -> Result<(), QuorumError> {
+        self.run(move |node| async move { node.transfer_leadership(target).await }).await
+    }
+
+    /// Makes a node, which has started with this directory id, a voter: it catches up as an observer first. `replace`:
+    /// the voter it stands in for, which is none afterwards (D1). Takes as long as catching up; repeat after `TimedOut`.
+    ///
+    /// # Errors
+    /// `Refused`: no such voter, or another change is under way.
+    pub async fn change_voter(
+        &self,
+        new: QuorumMember,
+        replace: Option<BrokerId>,
+        timeout: Duration,
+    ) -> Result<(), QuorumError> {
+        self.run(move |node| async move {
+            let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+            let request = VoterRequest { new, replace, timeout_ms };
+            let here = |budget| node.change_voter(new, replace, budget);
+            node.with_leader("/voters", &request, timeout, false, here).await
+        })
+        .await
+    }
+
+    /// Has this node write a snapshot of the metadata now.
+    ///
+    /// # Errors
+    /// `Stopped`.
+    pub async fn snapshot(&self) -> Result<(), QuorumError> {
+        self.run(move |node| async move { node.snapshot().await }).await
+    }
+}
+
+/// Proposes, and waits for the entry here (D18).
+async fn propose(node: &Arc<Node>, command: Command, timeout: Duration) -> Result<(Answer, u64), QuorumError> {
+    let begun = Instant::now();
+    let repeat = may_be_repeated(&command);
+    let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+    let request = ProposeRequest { command, timeout_ms };
+    let here = |budget| duty::propose_as_leader(node, request.command.clone(), budget);
+    let (answer, index) = node.with_leader("/propose", &request, timeout, repeat, here).await?;
+    node.reached(ImageVersion(index), timeout.saturating_sub(begun.elapsed())).await?;
+    Ok((answer, index))
+}
+
+/// Whether a second application changes nothing and answers the same (R216). The others are fenced by epochs or
+/// names, so a repeat does no harm to the state, but it would answer "refused" to somebody whose command succeeded.
+fn may_be_repeated(command: &Command) -> bool {
+    match command {
+        Command::FormCluster { .. }
+        | Command::RegisterBroker(_)
+        | Command::UnfenceBroker { .. }
+        | Command::FenceBrokers { .. }
+        | Command::ShutDownBroker { .. }
+        | Command::AllocateProducerIds { .. }
+        | Command::SetFeatureLevel { .. } => true,
+        Command::UnregisterBroker { .. }
+        | Command::CreateTopic(_)
+        | Command::DeleteTopic { .. }
+        | Command::AlterPartition(_)
+        | Command::ElectLeaders { .. } => false,
+    }
+}
+
+fn unexpected(answer: &Answer) -> QuorumError {
+    QuorumError::Stopped(format!("an answer to another question: {answer:?}"))
+}
+
+/// See [`QuorumClient::create_topic`].
+async fn create_topic(node: &Arc<Node>, spec: &TopicSpec, timeout: Duration) -> Result<CreatedTopic, QuorumError> {
+    let begun = Instant::now();
+    let left = || timeout.saturating_sub(begun.elapsed());
+    let id = TopicId::random();
+    let plan = plan_topic(&node.image(), spec, &node.topic_defaults, id, rand::random(), wall_clock())?;
+    let created = |id| CreatedTopic {
+        id,
+        partitions: plan.partitions,
+        replication_factor: plan.replication_factor,
+        note: plan.note.clone(),
+    };
+    if spec.validate_only {
+        return Ok(created(TopicId::from_bytes([0; 16])));
+    }
+    for part in plan.parts.clone() {
+        match propose(node, Command::CreateTopic(part), left()).await {
+            Ok(_) => {}
+            // The raft leader may have died with the answer. The id tells whether the topic is this one.
+            Err(QuorumError::TimedOut { .. }) if plan.parts.len() == 1 && !left().is_zero() => {
+                let image = linearizable(node, left()).await?;
+                if !image.topics.contains_key(&id) {
+                    let after_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    return Err(QuorumError::TimedOut { after_ms });
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(created(id))
+}
+
+/// See [`QuorumClient::linearizable`].
+async fn linearizable(node: &Arc<Node>, timeout: Duration) -> Result<Arc<MetadataImage>, QuorumError> {
+    let begun = Instant::now();
+    let index = node.with_leader("/read-index", &(), timeout, true, |_| node.read_index_here()).await?;
+    node.reached(ImageVersion(index), timeout.saturating_sub(begun.elapsed())).await
 }

@@ -5,6 +5,7 @@
 pub mod client;
 pub mod config;
 pub mod controller;
+mod duty;
 pub mod error;
 pub mod flaws;
 pub mod image;

@@ -1,14 +1,64 @@
 //! Starts and stops raft on this node. Only `raft*` names openraft or sled.
 
+mod formation;
+mod listener;
+mod log_store;
+mod members;
+mod network;
+mod node;
+mod probe;
+mod rows;
+mod snapshot;
+mod state_machine;
+mod store;
+#[cfg(test)]
+mod store_tests;
+mod succession;
+mod types;
+mod view;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::ListenerExt as _;
+use openraft::{Config, SnapshotPolicy};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+pub(crate) use listener::{ProposeRequest, SuspectRequest, VoterRequest};
+pub(crate) use node::{Node, Reply, wall_clock};
+pub(crate) use probe::{Suspect, Verdict, lifeline, prove};
+pub(crate) use succession::succeed;
+
+use self::log_store::LogStore;
+use self::network::{Network, Peers};
+use self::node::NodeParts;
+use self::state_machine::StateMachine;
+use self::store::MetaStore;
+use self::types::NodeId;
 use crate::client::QuorumClient;
-use crate::config::QuorumConfig;
-use crate::error::StartError;
+use crate::config::{ControllerListener, QuorumConfig, QuorumLimits};
+use crate::duty;
+use crate::error::{QuorumError, StartError};
+
+/// Raft's own heartbeat (D5).
+const RAFT_HEARTBEAT: Duration = Duration::from_millis(100);
+/// A large snapshot takes its time; openraft's default of 200 ms never delivers one.
+const INSTALL_SNAPSHOT: Duration = Duration::from_secs(30);
+/// Entries kept behind a snapshot, so that a follower a little behind needs none.
+const ENTRIES_KEPT: u64 = 1_000;
+/// Open HTTP connections get this long when the node stops.
+const DRAIN: Duration = Duration::from_millis(500);
 
 /// The quorum on this node: raft, its store, and the controller listener.
 pub struct Quorum {
     client: QuorumClient,
+    node: Arc<Node>,
+    address: SocketAddr,
+    close_listener: watch::Sender<bool>,
+    server: JoinHandle<()>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Quorum {
@@ -19,8 +69,57 @@ impl Quorum {
     /// # Errors
     /// Bad configuration, an address in use, a store that cannot be opened or is of a newer format.
     pub async fn start(config: QuorumConfig, extra: axum::Router) -> Result<Self, StartError> {
-        let _ = (config, extra);
-        todo!()
+        config.validate()?;
+        let listener = listen(config.listener).await?;
+        let address = listener.local_addr().map_err(|source| StartError::Listen { address: "?".to_owned(), source })?;
+
+        let directory = config.directory.clone();
+        let failed = |why: String| StartError::Store { directory: directory.display().to_string(), why };
+        let (path, number) = (directory.clone(), config.node.0);
+        let store = tokio::task::spawn_blocking(move || MetaStore::open(&path, number)).await;
+        let store = store.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+        let store = Arc::new(store);
+        let cluster_id = store.cluster_id();
+        if let (Some(given), Some(stored)) = (&config.cluster_id, &cluster_id)
+            && given != stored
+        {
+            return Err(StartError::Config(format!(
+                "this node is configured for cluster {given}, but its metadata directory belongs to {stored}: correct \
+                 CLUSTER_ID or metadata.log.dir"
+            )));
+        }
+        let log = LogStore::open(Arc::clone(&store)).map_err(|error| failed(error.to_string()))?;
+        let (machine, images) = StateMachine::open(Arc::clone(&store)).map_err(|error| failed(error.to_string()))?;
+
+        let id = NodeId { node: config.node, directory: store.directory_id() };
+        let (broken, suspicions) = mpsc::unbounded_channel();
+        let peers = Peers::new(images.clone(), config.voters, broken.clone());
+        let peers = Arc::new(peers.map_err(|error| StartError::Raft(error.to_string()))?);
+        let raft_config = raft_config(&config.limits).map_err(|error| StartError::Raft(error.to_string()))?;
+        let raft = types::Raft::new(id, Arc::new(raft_config), Network(Arc::clone(&peers)), log, machine).await;
+        let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
+        let node = Arc::new(Node::new(NodeParts {
+            id,
+            incarnation: config.incarnation,
+            cluster_id_given: config.cluster_id,
+            limits: config.limits,
+            topic_defaults: config.topic_defaults,
+            raft,
+            store,
+            images,
+            peers,
+        }));
+
+        let (close_listener, closed) = watch::channel(false);
+        let router = listener::router(Arc::clone(&node), extra);
+        let server = tokio::spawn(serve(listener, router, closed));
+        let tasks = vec![
+            tokio::spawn(formation::run(Arc::clone(&node))),
+            tokio::spawn(duty::run(Arc::clone(&node), broken, suspicions)),
+        ];
+        let client = QuorumClient::new(Arc::clone(&node), tokio::runtime::Handle::current());
+        tracing::info!(node = %id, %address, "the metadata quorum is open");
+        Ok(Self { client, node, address, close_listener, server, tasks })
     }
 
     /// The door for everybody on this node.
@@ -29,23 +128,109 @@ impl Quorum {
     }
 
     /// The address the controller listener is bound to.
-    pub fn listen_address(&self) -> std::net::SocketAddr {
-        todo!()
+    pub fn listen_address(&self) -> SocketAddr {
+        self.address
     }
 
-    /// Waits until there is a cluster and this node has applied what it had (and its raft knows a leader).
-    pub async fn ready(&self, timeout: Duration) -> Result<(), crate::error::QuorumError> {
-        let _ = timeout;
-        todo!()
+    /// Waits until there is a cluster, its leader is known here, and this node holds what was committed at that time.
+    ///
+    /// # Errors
+    /// `NoLeader` with the reason to wait; `TimedOut`.
+    pub async fn ready(&self, timeout: Duration) -> Result<(), QuorumError> {
+        let waited = self.client.linearizable(timeout).await;
+        let formed = waited.and_then(|image| match image.cluster_id {
+            Some(_) => Ok(()),
+            None => Err(QuorumError::NoLeader { why: "the cluster is being formed".to_owned() }),
+        });
+        match formed {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let standing = self.node.standing.lock().clone();
+                Err(standing.wiped.or(standing.waiting).map_or(error, |why| QuorumError::NoLeader { why }))
+            }
+        }
     }
 
     /// Resolves when the store or raft failed for good, with the reason: the process must stop then.
     pub async fn failed(&self) -> String {
-        todo!()
+        let mut store = self.node.store.failure();
+        let raft = self.node.raft.clone();
+        let raft_ended = async {
+            let ended = raft.wait(None).metrics(|metrics| metrics.running_state.is_err(), "raft ends").await;
+            match ended {
+                Ok(metrics) => metrics.running_state.err().map_or_else(String::new, |fatal| fatal.to_string()),
+                Err(error) => error.to_string(),
+            }
+        };
+        tokio::select! {
+            why = store.wait_for(Option::is_some) => match why {
+                Ok(why) => why.clone().unwrap_or_default(),
+                Err(_) => "the metadata store is closed".to_owned(),
+            },
+            why = raft_ended => why,
+        }
     }
 
-    /// Stops raft and closes the store; the controller listener closes last.
+    /// Stops raft and closes the store; the controller listener closes last (D7).
     pub async fn stop(self) {
-        todo!()
+        self.node.stopping.send_replace(true);
+        for task in &self.tasks {
+            task.abort();
+        }
+        if let Err(error) = self.node.raft.shutdown().await {
+            tracing::warn!(?error, "raft did not stop in order");
+        }
+        let store = Arc::clone(&self.node.store);
+        let _ = tokio::task::spawn_blocking(move || store.close()).await;
+        self.close_listener.send_replace(true);
+        let mut server = self.server;
+        if tokio::time::timeout(DRAIN, &mut server).await.is_err() {
+            server.abort();
+        }
     }
+}
+
+async fn listen(listener: ControllerListener) -> Result<tokio::net::TcpListener, StartError> {
+    match listener {
+        ControllerListener::Address(address) => {
+            tokio::net::TcpListener::bind(&address).await.map_err(|source| StartError::Listen { address, source })
+        }
+        ControllerListener::Bound(listener) => {
+            let address = listener.local_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string());
+            let bound = listener.set_nonblocking(true).and_then(|()| tokio::net::TcpListener::from_std(listener));
+            bound.map_err(|source| StartError::Listen { address, source })
+        }
+    }
+}
+
+async fn serve(listener: tokio::net::TcpListener, router: axum::Router, mut closed: watch::Receiver<bool>) {
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    let served = axum::serve(listener, router).with_graceful_shutdown(async move {
+        let _ = closed.wait_for(|closed| *closed).await;
+    });
+    if let Err(error) = served.await {
+        tracing::error!(%error, "the controller listener ended");
+    }
+}
+
+/// Settings of D5.
+fn raft_config(limits: &QuorumLimits) -> Result<Config, openraft::ConfigError> {
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let election_timeout_max = millis(limits.election_timeout);
+    Config {
+        cluster_name: "highwater".to_owned(),
+        heartbeat_interval: millis(RAFT_HEARTBEAT),
+        election_timeout_min: election_timeout_max / 2,
+        election_timeout_max,
+        install_snapshot_timeout: millis(INSTALL_SNAPSHOT),
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(limits.snapshot_entries),
+        max_in_snapshot_log_to_keep: ENTRIES_KEPT.min(limits.snapshot_entries),
+        replication_lag_threshold: limits.snapshot_entries.max(ENTRIES_KEPT),
+        enable_pre_vote: Some(true),
+        enable_leader_restore: Some(false),
+        ..Config::default()
+    }
+    .validate()
 }

@@ -68,7 +68,7 @@ impl LogStore {
             Some((_, bytes)) => Some(decode::<Entry>("entry", &bytes)?.log_id),
             None => None,
         };
-        let last = last.max(purged.clone());
+        let last = last.max(purged);
         if let Some(purged) = &purged {
             store.sweep(&store.raft, entry_key(0).to_vec(), entry_key(purged.index + 1).to_vec());
         }
@@ -138,7 +138,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
         let ends = self.ends.lock();
-        Ok(LogState { last_purged_log_id: ends.purged.clone(), last_log_id: ends.last.clone() })
+        Ok(LogState { last_purged_log_id: ends.purged, last_log_id: ends.last })
     }
 
     async fn get_log_reader(&mut self) -> Self {
@@ -194,7 +194,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.store.raft.apply_batch(batch).map_err(to_io)?;
         {
             let mut ends = self.ends.lock();
-            ends.last = ends.last.take().min(last).max(ends.purged.clone());
+            ends.last = ends.last.take().min(last).max(ends.purged);
         }
         self.store.synced().await
     }
@@ -205,8 +205,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.store.synced().await?;
         {
             let mut ends = self.ends.lock();
-            ends.purged = Some(upto.clone());
-            ends.last = ends.last.take().max(Some(upto.clone()));
+            ends.purged = Some(upto);
+            ends.last = ends.last.take().max(Some(upto));
         }
         self.store.sweep(&self.store.raft, entry_key(0).to_vec(), entry_key(upto.index + 1).to_vec());
         Ok(())

@@ -66,7 +66,7 @@ pub(crate) fn encode(state: &State) -> Bytes {
     let head = Head {
         format: STORE_FORMAT,
         written_by: env!("CARGO_PKG_VERSION").to_owned(),
-        last_applied: state.applied.clone(),
+        last_applied: state.applied,
         membership: state.membership.clone(),
         cluster_id: state.image.cluster_id.as_deref().map(str::to_owned),
         feature_level: state.image.feature_level,

@@ -54,7 +54,7 @@ fn save_newer(saved: &SavedSnapshot, directory: &Path, log_id: &Option<LogId>, b
     let mut saved = saved.lock();
     if *saved <= *log_id {
         snapshot::save(directory, bytes)?;
-        saved.clone_from(log_id);
+        *saved = *log_id;
     }
     Ok(())
 }
@@ -150,7 +150,7 @@ impl StateMachine {
         let head = Head {
             format: STORE_FORMAT,
             generation: self.generation,
-            applied: self.state.applied.clone(),
+            applied: self.state.applied,
             membership: self.state.membership.clone(),
             cluster_id: self.state.image.cluster_id.as_deref().map(str::to_owned),
             feature_level: self.state.image.feature_level,
@@ -168,7 +168,7 @@ impl StateMachine {
         let answer = match payload {
             EntryPayload::Blank => Applied::Nothing,
             EntryPayload::Membership(membership) => {
-                self.state.membership = Membership::new(Some(log_id.clone()), membership);
+                self.state.membership = Membership::new(Some(log_id), membership);
                 Applied::Nothing
             }
             EntryPayload::Normal(proposal) => {
@@ -255,7 +255,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, Membership)> {
-        Ok((self.state.applied.clone(), self.state.membership.clone()))
+        Ok((self.state.applied, self.state.membership.clone()))
     }
 
     async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
@@ -290,10 +290,10 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             return Err(io::Error::other("a metadata snapshot that is not the one announced"));
         }
         let (directory, saved, log_id) =
-            (self.store.directory().to_path_buf(), Arc::clone(&self.saved), state.applied.clone());
+            (self.store.directory().to_path_buf(), Arc::clone(&self.saved), state.applied);
         let save = tokio::task::spawn_blocking(move || save_newer(&saved, &directory, &log_id, &bytes));
         save.await.map_err(io::Error::other)??;
-        let index = state.applied.as_ref().map(|applied| applied.index);
+        let index = state.applied.map(|applied| applied.index);
         self.replace(state).await?;
         tracing::info!(index, "installed a metadata snapshot");
         Ok(())
@@ -326,7 +326,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         });
         let snapshot = snapshot.await.map_err(io::Error::other)??;
         let meta =
-            SnapshotMeta { last_log_id: self.state.applied.clone(), last_membership: self.state.membership.clone() };
+            SnapshotMeta { last_log_id: self.state.applied, last_membership: self.state.membership.clone() };
         Ok(openraft::Snapshot { meta, snapshot })
     }
 }
