@@ -1,5 +1,7 @@
 //! Starts and stops raft on this node. Only `raft*` names openraft or sled.
 
+#[cfg(test)]
+mod crash_tests;
 mod formation;
 mod listener;
 mod log_store;

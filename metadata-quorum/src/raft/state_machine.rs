@@ -289,8 +289,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         if state.applied != meta.last_log_id {
             return Err(io::Error::other("a metadata snapshot that is not the one announced"));
         }
-        let (directory, saved, log_id) =
-            (self.store.directory().to_path_buf(), Arc::clone(&self.saved), state.applied);
+        let (directory, saved, log_id) = (self.store.directory().to_path_buf(), Arc::clone(&self.saved), state.applied);
         let save = tokio::task::spawn_blocking(move || save_newer(&saved, &directory, &log_id, &bytes));
         save.await.map_err(io::Error::other)??;
         let index = state.applied.map(|applied| applied.index);
@@ -325,8 +324,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             save_newer(&saved, &directory, &state.applied, &bytes).map(|()| bytes)
         });
         let snapshot = snapshot.await.map_err(io::Error::other)??;
-        let meta =
-            SnapshotMeta { last_log_id: self.state.applied, last_membership: self.state.membership.clone() };
+        let meta = SnapshotMeta { last_log_id: self.state.applied, last_membership: self.state.membership.clone() };
         Ok(openraft::Snapshot { meta, snapshot })
     }
 }
