@@ -68,7 +68,8 @@ const RUNTIME_END: Duration = Duration::from_secs(2);
 /// The data plane of this process. It runs on a runtime of its own (D37), so it may be started from any.
 pub struct DataPlane {
     config: Arc<DataPlaneConfig>,
-    runtime: Runtime,
+    /// `None` once ended.
+    runtime: Option<Runtime>,
     partitions: Arc<Partitions>,
     identity: Arc<Identity>,
     state: Arc<NodeState>,
@@ -197,7 +198,7 @@ impl DataPlane {
         ];
         Ok(Self {
             config,
-            runtime,
+            runtime: Some(runtime),
             partitions,
             identity,
             state,
@@ -267,7 +268,7 @@ impl DataPlane {
         }
         self.end_background().await;
         let (partitions, epoch) = (self.partitions.clone(), self.identity.epoch());
-        let closed = self.runtime.spawn_blocking(move || {
+        let closed = tokio::task::spawn_blocking(move || {
             let checkpointed = keeping::checkpoint_all(&partitions);
             let closed = close_replicas(&partitions);
             checkpointed.and(closed)?;
@@ -281,20 +282,13 @@ impl DataPlane {
             }
             Err(_) => Stopped::Uncleanly,
         };
-        self.state.enter(Phase::Stopped, "the broker was stopped");
-        self.partitions.sync_pool().stop();
         self.end();
         stopped
     }
 
-    /// Stops at once as `kill -9` would: nothing is flushed, no mark is written. For tests. Blocks for a moment.
+    /// Stops at once as `kill -9` would: nothing is flushed, no mark is written; so does a drop. For tests. Blocks for a
+    /// moment, until the directory is free again.
     pub fn kill(mut self) {
-        self.stop_serving.cancel();
-        for task in self.background.drain(..) {
-            task.abort();
-        }
-        self.state.enter(Phase::Stopped, "the broker was killed");
-        self.partitions.sync_pool().abandon();
         self.end();
     }
 
@@ -305,9 +299,17 @@ impl DataPlane {
         }
     }
 
-    /// Ends threads and runtime, and lets go of the directory.
-    fn end(self) {
-        let Self { runtime, partitions, threads, .. } = self;
+    /// Ends what still runs, and lets go of the directory.
+    fn end(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        self.stop_serving.cancel();
+        for task in self.background.drain(..) {
+            task.abort();
+        }
+        self.state.enter(Phase::Stopped, "the broker was stopped");
+        self.partitions.sync_pool().abandon();
+        let (partitions, threads) = (self.partitions.clone(), std::mem::take(&mut self.threads));
+        // Not here: a runtime may not be waited for on another one.
         let ended = std::thread::spawn(move || {
             runtime.shutdown_timeout(RUNTIME_END);
             for thread in threads {
@@ -316,6 +318,12 @@ impl DataPlane {
             partitions.clear();
         });
         let _ = ended.join();
+    }
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
