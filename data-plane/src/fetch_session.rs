@@ -176,6 +176,10 @@ impl FetchSession {
     }
 }
 
+/// Every slot is taken by one that may not be evicted for this one: the answer must be sessionless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoSlot;
+
 /// Which sessions exist, so far as it decides who may have a slot (R90). The sessions themselves are elsewhere.
 #[derive(Debug)]
 pub struct SessionTable {
@@ -198,18 +202,17 @@ impl SessionTable {
         Self { slots_max, slots: BTreeMap::new() }
     }
 
-    /// Takes a slot for `id`. `Err`: the cache is full, so the answer must be sessionless. `Ok(Some(_))`: the session
-    /// that had to make way.
+    /// Takes a slot for `id`; gives the session that had to make way.
     ///
     /// # Errors
-    /// No slot: nobody may be evicted for this one, or the id is taken.
-    pub fn open(&mut self, id: i32, privileged: bool, partitions: usize, now: Millis) -> Result<Option<i32>, ()> {
+    /// Nobody may be evicted for this one, or the id is taken.
+    pub fn open(&mut self, id: i32, privileged: bool, partitions: usize, now: Millis) -> Result<Option<i32>, NoSlot> {
         if self.slots.contains_key(&id) {
-            return Err(());
+            return Err(NoSlot);
         }
         let mut evicted = None;
         if self.slots.len() >= self.slots_max {
-            let victim = self.victim(privileged, partitions, now).ok_or(())?;
+            let victim = self.victim(privileged, partitions, now).ok_or(NoSlot)?;
             self.slots.remove(&victim);
             evicted = Some(victim);
         }
@@ -398,11 +401,11 @@ mod tests {
         let mut table = SessionTable::new(2);
         assert_eq!(table.open(1, false, 10, Millis(0)), Ok(None));
         assert_eq!(table.open(2, false, 5, Millis(0)), Ok(None));
-        assert_eq!(table.open(3, false, 50, Millis(1_000)), Err(()), "young sessions stay");
+        assert_eq!(table.open(3, false, 50, Millis(1_000)), Err(NoSlot), "young sessions stay");
         assert_eq!(table.open(3, true, 1, Millis(1_000)), Ok(Some(2)), "a follower takes the smallest consumer's slot");
         table.used(1, 10, Millis(100_000));
         table.used(3, 1, Millis(100_000));
-        assert_eq!(table.open(4, false, 5, Millis(130_000)), Err(()), "smaller than the one it would evict");
+        assert_eq!(table.open(4, false, 5, Millis(130_000)), Err(NoSlot), "smaller than the one it would evict");
         assert_eq!(table.open(4, false, 11, Millis(130_000)), Ok(Some(1)));
         table.used(4, 11, Millis(300_000));
         assert_eq!(table.open(5, false, 1, Millis(300_000)), Ok(Some(3)), "idle for more than two minutes");

@@ -116,7 +116,7 @@ impl DataPlane {
             boot_time_ms: config.boot.uptime_ms,
         };
         let directory = |error| DataPlaneError::Directory(Arc::new(error));
-        let (dir, previous) = LogDir::open(FsDisk::default(), &config.log_dir, &opening).map_err(directory)?;
+        let (dir, previous) = LogDir::open(FsDisk, &config.log_dir, &opening).map_err(directory)?;
         if let Some(doubt) = &previous.doubt {
             info!(doubt, "nothing proves that the page cache of the last process survived");
         }
