@@ -131,6 +131,7 @@ struct Fetcher {
     urgent: bool,
     /// No new connection before this.
     dial_at: Millis,
+    bytes_in: metrics::Counter,
 }
 
 struct Connection {
@@ -153,6 +154,7 @@ impl Fetcher {
             next_correlation: 0,
             urgent: false,
             dial_at: Millis::ZERO,
+            bytes_in: metrics::counter!("highwater_replication_bytes_total", "direction" => "in", "kind" => "normal"),
         }
     }
 
@@ -370,10 +372,7 @@ impl Fetcher {
                 }
             }
         }
-        if bytes > 0 {
-            metrics::counter!("highwater_replication_bytes_total", "direction" => "in", "kind" => "normal")
-                .increment(bytes);
-        }
+        self.bytes_in.increment(bytes);
         partitions.deliver(&mut deliveries);
     }
 

@@ -10,8 +10,8 @@ use highwater_wire::{ErrorCode, Offset};
 
 mod brokers;
 
-use brokers::{Broker, Cluster};
 use brokers::client::{Client, batch, fetch, produce, values};
+use brokers::{Broker, Cluster};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_produced_is_fetched() {
@@ -55,7 +55,10 @@ async fn three_brokers_from_nothing_acknowledge_what_all_of_them_hold() {
         waits.push(sent.elapsed());
     }
     waits.sort_unstable();
-    eprintln!("serving {serving:?}, created {created:?}, first ack {acked:?}, then p50 {:?} max {:?}", waits[25], waits[48]);
+    eprintln!(
+        "serving {serving:?}, created {created:?}, first ack {acked:?}, then p50 {:?} max {:?}",
+        waits[25], waits[48]
+    );
     let fetched = client.fetch(topic, 0, 0, 0).await;
     assert_eq!((values(&fetched).len(), fetched.high_watermark), (50, Some(Offset(50))));
     // Followers hear of the watermark with their next answer, and then serve readers too.
@@ -97,8 +100,7 @@ async fn a_parked_fetch_is_answered_by_the_append_it_waits_for_and_by_the_next_r
     assert_eq!(writer.produce_until_led("t", 0, "a").await, 0);
     let mut reader = Client::connect(broker.address).await;
     let began = Instant::now();
-    let (fetched, told) =
-        tokio::join!(reader.fetch(topic, 0, 1, 20_000), writer.produce("t", 0, 1, batch(&["b"])));
+    let (fetched, told) = tokio::join!(reader.fetch(topic, 0, 1, 20_000), writer.produce("t", 0, 1, batch(&["b"])));
     assert_eq!(told.error_code, 0);
     assert_eq!(values(&fetched), ["b"]);
     let parked = reader.send(13, fetch(topic, &[(0, 2)], 20_000)).await;
@@ -118,7 +120,11 @@ async fn a_failed_produce_without_acks_closes_the_connection_and_nothing_else_do
     client.create("t", 1, 1, &[]).await;
     client.produce_until_led("t", 0, "a").await;
     client.send(9, produce("t", 0, 0, batch(&["b"]))).await;
-    assert_eq!(client.list_offset("t", 0, -1).await, (ErrorCode::None, 2), "no answer to acks=0, the next one is right");
+    assert_eq!(
+        client.list_offset("t", 0, -1).await,
+        (ErrorCode::None, 2),
+        "no answer to acks=0, the next one is right"
+    );
     let told = client.produce("t", 0, 3, batch(&["c"])).await;
     assert_eq!(told.error_code, ErrorCode::InvalidRequiredAcks.code());
     let told = client.produce("nowhere", 0, 1, batch(&["c"])).await;
@@ -154,10 +160,8 @@ async fn a_session_says_only_what_changed() {
     let quiet = client.fetch_all(incremental(1, &[(2, 1)], 0)).await;
     assert_eq!(quiet.topics.len(), 0, "nothing changed");
     let mut writer = Client::connect(broker.address).await;
-    let (woken, _) = tokio::join!(
-        client.fetch_all(incremental(2, &[], 20_000)),
-        writer.produce("t", 1, 1, batch(&["b"]))
-    );
+    let (woken, _) =
+        tokio::join!(client.fetch_all(incremental(2, &[], 20_000)), writer.produce("t", 1, 1, batch(&["b"])));
     assert_eq!(woken.topics[0].partitions.len(), 1);
     assert_eq!(woken.topics[0].partitions[0].index, 1);
     let again = client.fetch_all(incremental(2, &[], 0)).await;

@@ -110,7 +110,13 @@ impl Client {
     }
 
     /// Produce v9 of one batch.
-    pub async fn produce(&mut self, topic: &str, partition: i32, acks: i16, batch: RecordBatch) -> PartitionProduceResponse {
+    pub async fn produce(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        acks: i16,
+        batch: RecordBatch,
+    ) -> PartitionProduceResponse {
         match self.call(9, produce(topic, partition, acks, batch)).await {
             Response::Produce(response) => response.responses[0].partition_responses[0].clone(),
             other => panic!("{other:?}"),

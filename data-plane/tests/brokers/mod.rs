@@ -61,8 +61,8 @@ impl Cluster {
         let controller = &self.voters[&id];
         let controller_address = format!("{}:{}", controller.host, controller.port);
         let bound = self.bound.lock().unwrap().remove(&id);
-        let listener = bound
-            .map_or_else(|| ControllerListener::Address(controller_address.clone()), ControllerListener::Bound);
+        let listener =
+            bound.map_or_else(|| ControllerListener::Address(controller_address.clone()), ControllerListener::Bound);
         let config = QuorumConfig {
             node: id,
             incarnation,
@@ -93,10 +93,7 @@ impl Cluster {
             admin_url: String::new(),
             version: "test".to_owned(),
             inter_broker_listener: "PLAINTEXT".to_owned(),
-            lifecycle: LifecycleConfig {
-                heartbeat_interval: Duration::from_millis(500),
-                ..LifecycleConfig::default()
-            },
+            lifecycle: LifecycleConfig { heartbeat_interval: Duration::from_millis(500), ..LifecycleConfig::default() },
             replication: ReplicationConfig {
                 replica_lag_max: Duration::from_millis(2_000),
                 ..ReplicationConfig::default()
