@@ -138,7 +138,8 @@ impl<D: Disk> Log<D> {
             disk.sync_dir(self.dir.path())?;
         }
         checkpoint::write_atomically(&disk, &log.join(EPOCHS), checkpoint::format_epochs(&self.epochs).as_bytes())?;
-        self.dir.closed(&self.name, self.end);
+        let start = Some(self.start).filter(|&start| start > self.segments[0].base);
+        self.dir.closed(&self.name, start, self.end);
         Ok(())
     }
 }

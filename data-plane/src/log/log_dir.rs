@@ -298,10 +298,14 @@ impl<D: Disk> LogDir<D> {
         self.note_recovery_point(name, recovery_point)
     }
 
-    /// A log is closed, and all of it synced.
-    pub(super) fn closed(&self, name: &LogName, end: Offset) {
+    /// A log is closed, and all of it synced. `start`: where it lies inside the first segment (R11).
+    pub(super) fn closed(&self, name: &LogName, start: Option<Offset>, end: Offset) {
         let tables = &mut *self.tables.lock();
         tables.open.remove(name);
+        match start {
+            Some(start) => tables.starts.now.insert(name.clone(), start),
+            None => tables.starts.now.remove(name),
+        };
         tables.recovery_points.now.insert(name.clone(), end);
     }
 

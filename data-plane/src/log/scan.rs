@@ -72,7 +72,7 @@ pub fn check_batches<F: DiskFile>(
     last_max: i64,
     mut visit: impl FnMut(u64, &BatchHeader),
 ) -> io::Result<Option<Bad>> {
-    let mut lowest = first;
+    let (mut lowest, mut epoch) = (first, -1);
     let mut chunk = Vec::new();
     let mut chunk_at = 0;
     let mut position = 0;
@@ -112,7 +112,11 @@ pub fn check_batches<F: DiskFile>(
             let text = format!("offsets {} + {delta} are not within {lowest}..={last_max}", header.base_offset);
             return bad(false, text);
         }
+        if header.leader_epoch < epoch {
+            return bad(false, format!("leader epoch {} behind a batch of epoch {epoch}", header.leader_epoch));
+        }
         visit(position, &header);
+        epoch = header.leader_epoch;
         lowest = header.next_offset().0;
         position += total as u64;
     }

@@ -79,7 +79,7 @@ fn a_directory_with_logs_that_were_never_recovered_is_not_marked_clean() {
     assert!(dir.close_cleanly(None).unwrap_err().to_string().contains("t-0"));
     dir.opened(&LogName::new("t", 0), Offset(0)).unwrap();
     assert!(dir.close_cleanly(None).unwrap_err().to_string().contains("t-0"));
-    dir.closed(&LogName::new("t", 0), Offset(0));
+    dir.closed(&LogName::new("t", 0), None, Offset(0));
     dir.close_cleanly(None).unwrap();
 }
 

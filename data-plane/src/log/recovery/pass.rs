@@ -165,7 +165,10 @@ impl<D: Disk> Recovery<'_, D> {
             segments.push(segment);
             if let Some(bad) = bad {
                 let left = file.len()? - size;
+                // Durable before anything is appended here: a stale batch further on, whole and with a right CRC, would
+                // look like a record (D25).
                 file.set_len(size)?;
+                file.sync_data()?;
                 let only = bad.incomplete && index + 1 == bases.len();
                 let reason = format!("segment {base}, position {}: {}", bad.position, bad.reason);
                 let cut = self.cut(&bases[index + 1..], left, end, only, reason)?;
@@ -238,7 +241,9 @@ impl<D: Disk> Recovery<'_, D> {
         end: Offset,
     ) -> io::Result<EpochHistory> {
         let mut from = if clean { end } else { self.marks.recovery_point };
-        let mut epochs = stored.unwrap_or_else(|| {
+        // The file may know of a start that its checkpoint had not heard of yet.
+        let covers = |history: &EpochHistory| history.entries().first().is_some_and(|first| first.start <= start);
+        let mut epochs = stored.filter(|history| clean || covers(history)).unwrap_or_else(|| {
             from = Offset::ZERO;
             EpochHistory::default()
         });
