@@ -84,7 +84,7 @@ fn pure_code_has_no_clock_chance_or_log_line() {
         "metadata-quorum/src/planner",
         "data-plane/src/replication",
         "data-plane/src/log_view.rs",
-        "data-plane/src/fetcher/plan.rs",
+        "data-plane/src/fetcher/following.rs",
         "data-plane/src/log/retention.rs",
         "data-plane/src/log/producer_state.rs",
     ] {
