@@ -175,6 +175,28 @@ fn a_consumer_reads_below_the_watermark_and_is_woken_when_it_moves() {
 }
 
 #[test]
+fn a_consumer_whose_last_record_was_cut_is_told_where_the_logs_part() {
+    // R239: after an unclean election its position may exist again, with other records.
+    let mut facts = facts();
+    let [mut one, mut two, mut three] = cluster(&facts);
+    one.produce(batch(4), Acks::Leader, 1);
+    let point = FetchPoint { offset: Offset(4), ..three.point() };
+    elect(&mut facts, 2);
+    two.take_terms(&facts);
+    two.produce(batch(6), Acks::Leader, 2);
+    let fetch = Fetch {
+        caller: Caller::Consumer(Isolation::ReadUncommitted),
+        last_fetched_epoch: Some(LeaderEpoch(5)),
+        leader_epoch: None,
+        ..follower_fetch(two.id, point, two.now.mono)
+    };
+    match two.ask(ReplicaRequest::Fetch(fetch)) {
+        ReplicaReply::Diverging(diverging) => assert_eq!((diverging.epoch, diverging.end), (LeaderEpoch(5), Offset(0))),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_consumer_may_read_a_follower_up_to_its_own_watermark() {
     // R70, R98.
     let [mut leader, mut two, mut three] = cluster(&facts());
