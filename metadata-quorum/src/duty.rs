@@ -387,6 +387,10 @@ pub(crate) async fn on_heartbeat(node: &Arc<Node>, heartbeat: Heartbeat) -> Repl
         Err(refusal) => return Reply::Refused(refusal),
     };
     node.duty.table.lock().on_heartbeat(&heartbeat, node.now());
+    if node.leading().is_none() {
+        // Cut off from the majority: what this node has applied may be long overtaken (R219).
+        return Reply::Unsure { why: "no majority answers this raft leader".to_owned() };
+    }
 
     let (broker, epoch, time) = (heartbeat.broker, heartbeat.epoch, wall_clock());
     let caught_up = i64::try_from(heartbeat.version.0).is_ok_and(|version| version >= epoch.0);

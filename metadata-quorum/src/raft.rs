@@ -10,6 +10,8 @@ mod network;
 mod node;
 mod probe;
 mod rows;
+#[cfg(test)]
+mod rows_tests;
 mod snapshot;
 mod state_machine;
 mod store;

@@ -1,4 +1,5 @@
 //! Three real nodes in this process: TCP, sled, openraft. Each has a runtime of its own, and dropping that is its death.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};

@@ -106,3 +106,82 @@ impl Table {
         drained && !leads && known_everywhere
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use highwater_wire::{Offset, TopicId};
+
+    use super::*;
+    use crate::controller::testing::Quorum;
+    use crate::controller::{DataClaim, KnownWatermark};
+    use highwater_wire::Timestamp;
+
+    const SESSION: Millis = Millis(9_000);
+
+    fn heartbeat(quorum: &Quorum, id: i32, version: u64, watermarks: Vec<KnownWatermark>) -> Heartbeat {
+        let broker = quorum.image.broker(BrokerId(id)).unwrap();
+        Heartbeat {
+            broker: broker.id,
+            epoch: broker.epoch,
+            incarnation: broker.incarnation,
+            version: ImageVersion(version),
+            want_fence: false,
+            want_shutdown: false,
+            drained: false,
+            lost: Vec::new(),
+            watermarks,
+        }
+    }
+
+    fn known(partition: TopicPartition, high_watermark: i64) -> KnownWatermark {
+        KnownWatermark { partition, high_watermark: Offset(high_watermark), reported: Timestamp(1) }
+    }
+
+    #[test]
+    fn a_term_begins_once_and_forgets_the_one_before() {
+        let mut table = Table::new(SESSION, Millis(0));
+        assert!(table.on_leading(Some(3), Millis(10)));
+        assert!(!table.on_leading(Some(3), Millis(20)));
+        assert!(table.begin_probe(BrokerId(1)) && !table.begin_probe(BrokerId(1)), "one probe at a time");
+        assert!(!table.on_leading(None, Millis(30)));
+        assert!(!table.is_probing() && !table.begin_probe(BrokerId(1)), "who does not lead probes nobody");
+        assert!(table.on_leading(Some(5), Millis(40)));
+    }
+
+    #[test]
+    fn a_broker_stops_when_it_leads_nothing_and_all_active_ones_know() {
+        let mut quorum = Quorum::new(2);
+        quorum.create(1, &[1, 2], &[]).unwrap();
+        let mut table = Table::new(SESSION, Millis(0));
+        table.on_leading(Some(1), Millis(0));
+        quorum.shut_down(1).unwrap();
+        let image = quorum.image.clone();
+        let leaving = image.broker(BrokerId(1)).unwrap();
+        assert!(!table.may_stop(&image, leaving, true), "broker 2 has said nothing");
+        table.on_heartbeat(&heartbeat(&quorum, 2, image.version.0 - 1, Vec::new()), Millis(1));
+        assert!(!table.may_stop(&image, leaving, true), "broker 2 is behind");
+        table.on_heartbeat(&heartbeat(&quorum, 2, image.version.0, Vec::new()), Millis(2));
+        assert!(!table.may_stop(&image, leaving, false), "its own data plane still leads");
+        assert!(table.may_stop(&image, leaving, true));
+        quorum.start(1, DataClaim::Nothing);
+    }
+
+    #[test]
+    fn the_watermarks_of_the_fenced_leaders_are_taken_and_no_others() {
+        let mut quorum = Quorum::new(2);
+        quorum.create(1, &[1, 2], &[]).unwrap();
+        quorum.create(2, &[2, 1], &[]).unwrap();
+        let mut table = Table::new(SESSION, Millis(0));
+        table.on_leading(Some(1), Millis(0));
+        let at: Vec<TopicPartition> = quorum.image.partitions().map(|(at, _, _)| at).collect();
+        let strange = TopicPartition::new(TopicId::random(), 0);
+        let watermarks = vec![known(at[0], 7), known(at[1], 8), known(strange, 9)];
+        table.on_heartbeat(&heartbeat(&quorum, 1, 1, watermarks), Millis(1));
+        let epoch = quorum.epoch(1);
+        let fenced = [FencedBroker { broker: BrokerId(1), epoch, note: String::new() }];
+        let led_by_1 = at.iter().find(|at| quorum.image.partition(**at).unwrap().leader == Some(BrokerId(1))).unwrap();
+        let taken = table.take_watermarks(&quorum.image, &fenced);
+        assert_eq!(taken.iter().map(|known| known.partition).collect::<Vec<_>>(), [*led_by_1]);
+        assert!(table.take_watermarks(&quorum.image, &fenced).is_empty(), "once");
+    }
+}

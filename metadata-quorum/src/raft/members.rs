@@ -155,3 +155,56 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use highwater_wire::DirectoryId;
+
+    use super::*;
+    use crate::controller::testing;
+    use crate::image::Change;
+
+    fn id(node: i32, directory: u8) -> NodeId {
+        NodeId { node: BrokerId(node), directory: DirectoryId::from_bytes([directory; 16]) }
+    }
+
+    /// An image with these brokers, each on the metadata directory given.
+    fn image(brokers: &[NodeId]) -> MetadataImage {
+        let mut image = MetadataImage::default();
+        for broker in brokers {
+            let registration = testing::broker(broker.node.0, crate::image::BrokerState::Active);
+            let metadata_dir = broker.directory;
+            image.apply(&Change::Broker(Arc::new(crate::image::BrokerRegistration { metadata_dir, ..registration })));
+        }
+        image
+    }
+
+    #[test]
+    fn registered_brokers_that_do_not_vote_learn() {
+        let (voters, none) = (BTreeSet::from([id(1, 1)]), BTreeSet::new());
+        let image = image(&[id(1, 1), id(2, 2)]);
+        let add = learner_change(&image, &voters, &none, &none);
+        assert_eq!(add, Some(LearnerChange::Add(id(2, 2))));
+        assert_eq!(learner_change(&image, &voters, &BTreeSet::from([id(2, 2)]), &none), None);
+    }
+
+    #[test]
+    fn a_wiped_observer_is_replaced_and_a_wiped_voter_is_not() {
+        let (voters, none) = (BTreeSet::from([id(1, 1)]), BTreeSet::new());
+        let image = image(&[id(1, 7), id(2, 7)]);
+        let learners = BTreeSet::from([id(2, 2)]);
+        assert_eq!(learner_change(&image, &voters, &learners, &none), Some(LearnerChange::Remove(id(2, 2))));
+        assert_eq!(learner_change(&image, &voters, &none, &none), Some(LearnerChange::Add(id(2, 7))));
+        assert_eq!(learner_change(&image, &voters, &BTreeSet::from([id(2, 7)]), &none), None, "voter 1 stays out");
+    }
+
+    #[test]
+    fn an_unregistered_observer_goes_unless_it_is_about_to_vote() {
+        let (voters, none) = (BTreeSet::from([id(1, 1)]), BTreeSet::new());
+        let (image, learners) = (image(&[id(1, 1)]), BTreeSet::from([id(4, 4)]));
+        assert_eq!(learner_change(&image, &voters, &learners, &none), Some(LearnerChange::Remove(id(4, 4))));
+        assert_eq!(learner_change(&image, &voters, &learners, &learners), None);
+    }
+}

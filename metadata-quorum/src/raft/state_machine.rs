@@ -324,6 +324,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             save_newer(&saved, &directory, &state.applied, &bytes).map(|()| bytes)
         });
         let snapshot = snapshot.await.map_err(io::Error::other)??;
+        self.store.check_blobs();
         let meta = SnapshotMeta { last_log_id: self.state.applied, last_membership: self.state.membership.clone() };
         Ok(openraft::Snapshot { meta, snapshot })
     }

@@ -106,11 +106,6 @@ impl MetaStore {
                 sync_directory(parent).map_err(at(parent))?;
             }
         }
-        let blobs = path.join("blobs");
-        if fs::read_dir(&blobs).is_ok_and(|mut files| files.next().is_some()) {
-            tracing::error!(directory = %blobs.display(), "sled wrote blob files, which it never syncs: a row is too large");
-        }
-
         let raft = db.open_tree("raft").map_err(OpenError::Sled)?;
         let state = db.open_tree("state").map_err(OpenError::Sled)?;
         let (identity, is_new) = match raft.get(IDENTITY).map_err(OpenError::Sled)? {
@@ -157,7 +152,16 @@ impl MetaStore {
             store.sync_blocking().map_err(at(&db_file))?;
         }
         store.write_properties().map_err(at(directory))?;
+        store.check_blobs();
         Ok(store)
+    }
+
+    /// Alarms if sled has ever put a value into a file of its own, which it never syncs (stack.md §3, rule 2).
+    pub fn check_blobs(&self) {
+        let blobs = self.directory.join("store").join("blobs");
+        if fs::read_dir(&blobs).is_ok_and(|mut files| files.next().is_some()) {
+            tracing::error!(directory = %blobs.display(), "sled wrote blob files, which it never syncs: a row is too large");
+        }
     }
 
     pub fn directory(&self) -> &Path {
