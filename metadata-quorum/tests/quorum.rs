@@ -462,8 +462,10 @@ fn a_wiped_voter_is_refused_and_named_and_replaced_on_purpose() {
     let client = process.quorum.client().clone();
     process.runtime.block_on(client.change_voter(new, Some(new.node), PATIENCE)).unwrap();
     eventually("it votes again, as another", || cluster.client(victim).status().role == QuorumRole::Follower);
-    let status = cluster.client(victim).status();
-    assert!(status.voters.contains(&new) && status.voters.len() == 3, "{status:?}");
+    eventually("the joint step is over", || {
+        let voters = cluster.client(victim).status().voters;
+        voters.contains(&new) && voters.len() == 3
+    });
     eventually("and says nothing more", || cluster.client(victim).status().wiped.is_none());
 }
 
@@ -495,7 +497,7 @@ fn a_node_that_lags_behind_the_log_gets_a_snapshot() {
     let version = cluster.client(leader).image().version;
     eventually("it has caught up", || cluster.client(laggard).image().version >= version);
     assert_eq!(cluster.client(laggard).image().brokers.size(), 3);
-    assert!(cluster.client(laggard).status().snapshot > Some(behind));
+    eventually("by a snapshot", || cluster.client(laggard).status().snapshot > Some(behind));
     // And what it got by snapshot survives its own restart.
     cluster.kill(laggard);
     cluster.restart(laggard);
