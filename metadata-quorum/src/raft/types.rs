@@ -16,6 +16,9 @@ pub(crate) const ENTRY_FORMAT: u8 = 1;
 /// The largest payload of one entry; larger commands are split by whoever makes them (D17; sled, stack.md §3).
 pub(crate) const ENTRY_BYTES_MAX: usize = 64 << 10;
 
+/// About 14,000 lost partitions.
+const UNFENCE_BYTES_MAX: usize = 4 * ENTRY_BYTES_MAX;
+
 /// A voter or learner is its disk: a wiped one is another node (D1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct NodeId {
@@ -62,9 +65,16 @@ pub(crate) struct Proposal {
 
 impl Proposal {
     /// `None`: the command is larger than an entry may be.
+    ///
+    /// The one that cannot be split may be larger: a broker that lost many partitions must name them all in the entry
+    /// that unfences it (D10). It comes once per restart, so that no page of sled fills with them.
     pub fn of(command: &Command) -> Option<Self> {
         let payload = postcard::to_stdvec(command).expect("a command is plain data, and memory is the only limit");
-        (payload.len() <= ENTRY_BYTES_MAX).then(|| Self {
+        let bytes_max = match command {
+            Command::UnfenceBroker { .. } => UNFENCE_BYTES_MAX,
+            _ => ENTRY_BYTES_MAX,
+        };
+        (payload.len() <= bytes_max).then(|| Self {
             format: ENTRY_FORMAT,
             rules: RULE_VERSION,
             payload: payload.into(),
