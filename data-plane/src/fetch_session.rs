@@ -319,11 +319,12 @@ impl ClientSession {
         }
     }
 
-    /// No answer, or one with an error at the top: start over with a full request (R91). What was asked is kept, for
-    /// the log is the truth.
+    /// No answer, or one with an error at the top: start over with a full request (R91). What was asked is forgotten: the
+    /// caller says all that it follows now, and nothing that it left while there was no session.
     pub fn reset(&mut self) {
         self.id = 0;
         self.epoch = INITIAL_EPOCH;
+        self.known.clear();
     }
 
     /// What the server knows us to ask of a partition.
@@ -429,8 +430,18 @@ mod tests {
         assert_eq!((round.epoch, round.asked.len()), (2, 0));
         assert_eq!(round.forgotten, [at(1)]);
         client.reset();
-        let round = client.round_of_changes([(at(3), asked(3))], []);
+        let round = client.round_of_changes([(at(0), asked(2)), (at(3), asked(3))], []);
         assert_eq!((round.session, round.epoch), (0, 0));
         assert_eq!(round.asked, [(at(0), asked(2)), (at(3), asked(3))]);
+    }
+
+    #[test]
+    fn what_was_left_without_a_session_is_not_asked_by_the_next_one() {
+        let at = |partition| TopicPartition::new(TopicId::from_bytes([1; 16]), partition);
+        let mut client = ClientSession::default();
+        client.round_of_changes([(at(0), asked(1)), (at(1), asked(1))], []);
+        client.reset();
+        let round = client.round_of_changes([(at(1), asked(1))], []);
+        assert_eq!(round.asked, [(at(1), asked(1))]);
     }
 }

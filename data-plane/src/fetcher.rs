@@ -339,6 +339,7 @@ impl Fetcher {
             self.session.reset();
             // Whatever else is under way belongs to the old session.
             self.flights.clear();
+            self.sent.clear();
             self.connection = None;
             self.following.ask_again();
             return Ok(());
