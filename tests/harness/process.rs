@@ -124,6 +124,8 @@ impl Processes {
             lines.extend(extra.iter().map(|(key, value)| format!("{key}={value}")));
             fs::write(node.dir.join("server.properties"), lines.join("\n") + "\n").expect("a configuration file");
         }
+        // reqwest is built without a provider of its own; a second install is refused, which is fine.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         Self { nodes, http: reqwest::Client::builder().no_proxy().build().expect("an HTTP client"), dir }
     }
 
