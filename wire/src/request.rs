@@ -118,7 +118,9 @@ pub fn request_limits() -> DecodeLimits {
 }
 
 impl Request {
-    /// Reads a whole frame (without its length field). Trailing bytes are an error.
+    /// Reads a whole frame (without its length field).
+    ///
+    /// Bytes behind the body are ignored, as Kafka ignores them: librdkafka 2.16 sends three of them with Metadata v13.
     pub fn decode(frame: Bytes, limits: DecodeLimits) -> Result<(RequestHeader, Self), RequestError> {
         let mut decoder = Decoder::new(frame, limits).map_err(RequestError::Header)?;
         let key = decoder.read_i16().map_err(RequestError::Header)?;
@@ -143,7 +145,7 @@ impl Request {
             Err(fault) => Err(fault.clone()),
             Ok(_) => Self::decode_body(api, version, &mut decoder),
         };
-        let body = body.and_then(|body| decoder.finish().map(|()| body)).map_err(body_fault)?;
+        let body = body.map_err(body_fault)?;
         let client_id = client_id.map_err(RequestError::Header)?;
         Ok((RequestHeader { api, version, correlation_id, client_id }, body))
     }

@@ -176,15 +176,24 @@ fn unknown_apis_and_versions_are_refused_with_the_name_of_the_client() {
 }
 
 #[test]
-fn a_request_with_bytes_behind_it_or_cut_short_is_refused() {
+fn a_request_cut_short_is_refused() {
     for (api, version) in every_version() {
         let frame = body_of(request_frame(api, version));
-        let longer = [&frame[..], &[0]].concat();
-        let decode = |bytes: Vec<u8>| Request::decode(bytes.into(), request_limits());
-        assert!(matches!(decode(longer), Err(RequestError::Body { .. })), "{api} {version}");
         for cut in 0..frame.len() {
-            assert!(decode(frame[..cut].to_vec()).is_err(), "{api} {version} cut at {cut}");
+            let short = Request::decode(frame.slice(..cut), request_limits());
+            assert!(short.is_err(), "{api} {version} cut at {cut}");
         }
+    }
+}
+
+/// librdkafka 2.16 sends Metadata v13 with three bytes too many, and Kafka does not look behind a body.
+#[test]
+fn bytes_behind_a_request_are_ignored() {
+    for (api, version) in every_version() {
+        let mut frame = body_of(request_frame(api, version)).to_vec();
+        let exact = Request::decode(frame.clone().into(), request_limits()).unwrap();
+        frame.extend([0; 3]);
+        assert_eq!(Request::decode(frame.into(), request_limits()).unwrap(), exact, "{api} {version}");
     }
 }
 
