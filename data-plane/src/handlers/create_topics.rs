@@ -102,6 +102,8 @@ fn answer(
 ) -> CreatableTopicResult {
     let mut told = CreatableTopicResult::default();
     told.name = topic.name.clone();
+    // Null beside no error, as Kafka answers; the generated default is an empty text.
+    told.error_message = None;
     match result {
         Ok(created) => {
             if version >= 7 {
