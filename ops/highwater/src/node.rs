@@ -250,12 +250,11 @@ impl Node {
             task.abort();
             let _ = task.await;
         }
-        // The controller listener first: peers that lose a connection ask there whether this node is dead (D7).
-        let quorum = self.quorum;
-        let _ = self.raft.spawn(quorum.stop()).await;
         if let Some(plane) = self.data.write().await.take() {
             let _ = tokio::task::spawn_blocking(move || plane.kill()).await;
         }
+        let quorum = self.quorum;
+        let _ = self.raft.spawn(quorum.stop()).await;
     }
 }
 
