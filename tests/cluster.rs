@@ -1,0 +1,559 @@
+//! Clusters of real nodes in this process: leaders die, logs are cut, replicas leave and come back, everything restarts.
+
+use std::time::Duration;
+
+use highwater_data::Stopped;
+use highwater_quorum::image::{ChangeKind, ExpandReason, LeaderReason, ShrinkReason};
+use highwater_tests::client::{
+    Client, EARLIEST, LATEST, MAX_TIMESTAMP, batch, contents, fetch_partition, fetch_request, fetch_topic,
+    idempotent_batch, produce_request, watermark,
+};
+use highwater_tests::cluster::{Cluster, told};
+use highwater_wire::messages::fetch_request::{FetchRequest, ForgottenTopic};
+use highwater_wire::{BrokerId, ErrorCode, FetchResponse};
+
+const ALL: i16 = -1;
+const MIN_ISR_2: &[(&str, &str)] = &[("min.insync.replicas", "2")];
+const NOW: i64 = 1_760_000_000_000;
+
+/// Sends values one batch each and returns where they were acknowledged.
+async fn produce(client: &mut Client, topic: &str, acks: i16, values: &[&str]) -> Vec<(i64, String)> {
+    let mut acked = Vec::new();
+    for value in values {
+        let answer = told(client.produce(topic, 0, acks, batch(NOW, &[value])).await);
+        assert_eq!(answer.error_code, 0, "{answer:?}");
+        acked.push((answer.base_offset, (*value).to_owned()));
+    }
+    acked
+}
+
+/// All that is committed. A new leader does not know that at once: until it does, it answers 78 (R94).
+async fn read(cluster: &Cluster, topic: &str) -> Vec<(i64, String)> {
+    let mut client = cluster
+        .wait_for(&format!("{topic}: a leader that knows its watermark"), async || {
+            let mut client = cluster.leader_client(topic, 0).await;
+            (client.list_offset(topic, 0, LATEST).await.ok()?.error_code == 0).then_some(client)
+        })
+        .await;
+    contents(&told(client.read_all(topic, 0).await))
+}
+
+/// Waits until the watermark of the leader is here.
+async fn wait_watermark(cluster: &Cluster, topic: &str, expected: i64) {
+    cluster
+        .wait_for(&format!("{topic}: watermark {expected}"), async || {
+            let mut client = cluster.leader_client(topic, 0).await;
+            let told = client.list_offset(topic, 0, LATEST).await.ok()?;
+            (told.offset == expected).then_some(())
+        })
+        .await;
+}
+
+fn shrinks(cluster: &Cluster, topic: &str) -> Vec<(ShrinkReason, Vec<BrokerId>)> {
+    let history = cluster.history(topic, 0);
+    let reasons = history.iter().filter_map(|change| match &change.kind {
+        ChangeKind::Shrink { reason, after, .. } => Some((*reason, after.clone())),
+        _ => None,
+    });
+    reasons.collect()
+}
+
+fn expands(cluster: &Cluster, topic: &str) -> Vec<ExpandReason> {
+    let history = cluster.history(topic, 0);
+    let reasons = history.iter().filter_map(|change| match &change.kind {
+        ChangeKind::Expand { reason, .. } => Some(*reason),
+        _ => None,
+    });
+    reasons.collect()
+}
+
+fn elections(cluster: &Cluster, topic: &str) -> Vec<LeaderReason> {
+    let history = cluster.history(topic, 0);
+    let reasons = history.iter().filter_map(|change| match &change.kind {
+        ChangeKind::Leader { reason, .. } => Some(*reason),
+        _ => None,
+    });
+    reasons.collect()
+}
+
+/// The first segment of a replica, as it lies on disk.
+fn segment(cluster: &Cluster, id: i32, topic: &str) -> Vec<u8> {
+    std::fs::read(cluster.member(id).replica_dir(topic, 0).join("00000000000000000000.log")).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_a_leader_dies_another_leads_and_every_acknowledged_record_keeps_its_offset() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    cluster.create_topic("t", 1, 3, MIN_ISR_2).await;
+    let leader = cluster.wait_leading("t", 0).await;
+    let epoch = cluster.state("t", 0).unwrap().leader_epoch.0;
+    let mut client = cluster.client(leader).await;
+    let mut acked = produce(&mut client, "t", ALL, &["a", "b", "c"]).await;
+
+    cluster.crash(leader).await;
+    let state = cluster.wait_state("t", 0, "led by another", |s| s.leader.is_some_and(|l| l.0 != leader)).await;
+    assert_eq!(state.leader_epoch.0, epoch + 1);
+    assert!(!state.isr.contains(&BrokerId(leader)));
+    assert_eq!(read(&cluster, "t").await, acked);
+    let mut client = cluster.leader_client("t", 0).await;
+    acked.extend(produce(&mut client, "t", ALL, &["d", "e"]).await);
+
+    // R95: where each epoch ends, and what is said of one that nobody knows.
+    let end = told(client.epoch_end("t", 0, epoch).await);
+    assert_eq!((end.error_code, end.leader_epoch, end.end_offset), (0, epoch, 3));
+    let end = told(client.epoch_end("t", 0, epoch + 1).await);
+    assert_eq!((end.error_code, end.leader_epoch, end.end_offset), (0, epoch + 1, 5));
+    let end = told(client.epoch_end("t", 0, epoch + 2).await);
+    assert_eq!((end.error_code, end.leader_epoch, end.end_offset), (0, -1, -1));
+
+    cluster.start_node(leader).await;
+    cluster.wait_in_sync("t", 0, 3).await;
+    assert_eq!(read(&cluster, "t").await, acked);
+    assert!(elections(&cluster, "t").contains(&LeaderReason::Failover), "{:?}", cluster.history("t", 0));
+    let (reason, after) = shrinks(&cluster, "t").first().cloned().unwrap();
+    assert_eq!(reason, ShrinkReason::BrokerFenced);
+    assert!(!after.contains(&BrokerId(leader)));
+    for id in 1..=3 {
+        cluster.wait_log_end(id, "t", 0, 5).await;
+        assert_eq!(segment(&cluster, id, "t"), segment(&cluster, leader, "t"), "node {id}");
+    }
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suffix_that_only_its_leader_had_is_cut_when_that_leader_returns() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    cluster.create_assigned("t", &[1, 2, 3], MIN_ISR_2).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    let mut acked = produce(&mut client, "t", ALL, &["a", "b"]).await;
+
+    // Alone, node 1 still answers acks=1, but nobody may read what it says.
+    cluster.crash(2).await;
+    cluster.crash(3).await;
+    let mut alone = cluster.client(1).await;
+    let lost = produce(&mut alone, "t", 1, &["lost-1", "lost-2", "lost-3"]).await;
+    assert_eq!(lost[0].0, 2);
+    let fetched = told(alone.fetch("t", 0, 2, Duration::ZERO).await);
+    assert_eq!((fetched.error, watermark(&fetched), fetched.records.len()), (ErrorCode::None, 2, 0));
+    assert_eq!(cluster.log_end(1, "t", 0).await, Some(5));
+    cluster.crash(1).await;
+
+    cluster.begin(2).await;
+    cluster.begin(3).await;
+    cluster.wait_serving().await;
+    let state = cluster.wait_state("t", 0, "led by another", |s| s.leader.is_some_and(|l| l.0 != 1)).await;
+    cluster.wait_in_sync("t", 0, 2).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    acked.extend(produce(&mut client, "t", ALL, &["c", "d"]).await);
+    assert_eq!(acked[2].0, 2, "the suffix of node 1 was never committed, so its offsets are free");
+
+    cluster.start_node(1).await;
+    cluster.wait_in_sync("t", 0, 3).await;
+    cluster.wait_log_end(1, "t", 0, 4).await;
+    assert_eq!(segment(&cluster, 1, "t"), segment(&cluster, state.leader.unwrap().0, "t"));
+    assert_eq!(read(&cluster, "t").await, acked);
+    let unclean = [LeaderReason::Unclean, LeaderReason::LastKnown];
+    assert!(!elections(&cluster, "t").iter().any(|reason| unclean.contains(reason)), "{:?}", cluster.history("t", 0));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_the_isr_and_who_returns_stands_in_the_history_with_its_reason() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    cluster.create_assigned("t", &[1, 2, 3], MIN_ISR_2).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    produce(&mut client, "t", ALL, &["a"]).await;
+
+    cluster.crash(2).await;
+    cluster.wait_state("t", 0, "without node 2", |s| !s.isr.contains(&BrokerId(2))).await;
+    assert_eq!(shrinks(&cluster, "t"), [(ShrinkReason::BrokerFenced, vec![BrokerId(1), BrokerId(3)])]);
+    produce(&mut client, "t", ALL, &["b"]).await;
+    cluster.start_node(2).await;
+    cluster.wait_in_sync("t", 0, 3).await;
+    assert_eq!(expands(&cluster, "t").len(), 1);
+
+    assert_eq!(cluster.stop(3).await, Stopped::Cleanly);
+    cluster.wait_state("t", 0, "without node 3", |s| !s.isr.contains(&BrokerId(3))).await;
+    let last = shrinks(&cluster, "t").pop().unwrap();
+    assert_eq!(last, (ShrinkReason::ControlledShutdown, vec![BrokerId(1), BrokerId(2)]));
+    cluster.start_node(3).await;
+    cluster.wait_in_sync("t", 0, 3).await;
+    assert_eq!(expands(&cluster, "t").len(), 2);
+    assert_eq!(elections(&cluster, "t"), [LeaderReason::Created], "node 1 led all the time");
+    for change in cluster.history("t", 0) {
+        if let ChangeKind::Expand { evidence, .. } = &change.kind {
+            assert!(evidence.iter().any(|e| e.follower_end == e.leader_end && e.leader_end.is_some()), "{change:?}");
+        }
+    }
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn below_min_isr_acks_all_is_refused_with_19_and_the_watermark_stands_still() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    cluster.create_assigned("t", &[1, 2], MIN_ISR_2).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    let mut expected = produce(&mut client, "t", ALL, &["a"]).await;
+
+    cluster.crash(2).await;
+    cluster.wait_in_sync("t", 0, 1).await;
+    // The leader learns of it a moment after the quorum decided.
+    let refused = cluster
+        .wait_for("19", async || {
+            let mut request = produce_request("t", 0, ALL, Some(batch(NOW, &["refused"])));
+            request.timeout_ms = 0;
+            let answer = told(client.produce_as(9, request).await);
+            (answer.error_code != ErrorCode::RequestTimedOut.code()).then_some(answer)
+        })
+        .await;
+    assert_eq!(refused.error_code, ErrorCode::NotEnoughReplicas.code());
+    assert_eq!(refused.base_offset, -1);
+    let end = cluster.log_end(1, "t", 0).await.unwrap();
+
+    let answer = told(client.produce("t", 0, 1, batch(NOW, &["b"])).await);
+    assert_eq!((answer.error_code, answer.base_offset), (0, end), "acks=1 asks nobody, and 19 appended nothing");
+    let fetched = told(client.fetch("t", 0, 1, Duration::ZERO).await);
+    assert_eq!((fetched.error, watermark(&fetched), fetched.records.len()), (ErrorCode::None, 1, 0));
+    assert_eq!(told(client.list_offset("t", 0, LATEST).await).offset, 1);
+
+    cluster.start_node(2).await;
+    cluster.wait_in_sync("t", 0, 2).await;
+    wait_watermark(&cluster, "t", end + 1).await;
+    expected.extend(produce(&mut client, "t", ALL, &["c"]).await);
+    let seen = read(&cluster, "t").await;
+    assert!(expected.iter().all(|record| seen.contains(record)), "{seen:?}");
+    assert!(seen.contains(&(end, "b".to_owned())), "{seen:?}");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controlled_stop_moves_its_leaders_first() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    cluster.create_assigned("t", &[2, 1, 3], MIN_ISR_2).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    let mut acked = produce(&mut client, "t", ALL, &["a"]).await;
+
+    assert_eq!(cluster.stop(2).await, Stopped::Cleanly);
+    assert!(cluster.member(2).data_dir().join(".clean-shutdown").exists(), "no mark of a clean stop");
+    let state = cluster.state("t", 0).unwrap();
+    assert!(state.leader.is_some_and(|leader| leader.0 != 2), "{state:?}");
+    assert_eq!(elections(&cluster, "t"), [LeaderReason::Created, LeaderReason::Drain]);
+    let mut client = cluster.leader_client("t", 0).await;
+    acked.extend(produce(&mut client, "t", ALL, &["b"]).await);
+
+    cluster.start_node(2).await;
+    cluster.wait_in_sync("t", 0, 3).await;
+    assert!(
+        !cluster.member(2).data_dir().join(".clean-shutdown").exists(),
+        "the mark must go when a node starts (R18)"
+    );
+    assert_eq!(read(&cluster, "t").await, acked);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_everything_keeps_topics_records_and_producer_state() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let created = cluster.create_topic("t", 1, 3, MIN_ISR_2).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    let producer = told(client.init_producer_id().await);
+    for sequence in 0..3 {
+        let sent = idempotent_batch(producer, sequence, NOW, &[&format!("v{sequence}")]);
+        let answer = told(client.produce("t", 0, ALL, sent).await);
+        assert_eq!((answer.error_code, answer.base_offset), (0, i64::from(sequence)));
+    }
+    let before = read(&cluster, "t").await;
+
+    cluster.stop_all().await;
+    for id in 1..=3 {
+        cluster.begin(id).await;
+    }
+    cluster.wait_serving().await;
+    cluster.wait_in_sync("t", 0, 3).await;
+    assert_eq!(cluster.image().topic_named("t").unwrap().id, created.id);
+    assert_eq!(cluster.image().topic_named("t").unwrap().config.min_isr, 2);
+    wait_watermark(&cluster, "t", 3).await;
+    assert_eq!(read(&cluster, "t").await, before);
+
+    // The last batch again: a duplicate, answered with its first offset. The next one is new.
+    let mut client = cluster.leader_client("t", 0).await;
+    let answer = told(client.produce("t", 0, ALL, idempotent_batch(producer, 2, NOW, &["v2"])).await);
+    assert_eq!((answer.error_code, answer.base_offset), (0, 2));
+    let answer = told(client.produce("t", 0, ALL, idempotent_batch(producer, 3, NOW, &["v3"])).await);
+    assert_eq!((answer.error_code, answer.base_offset), (0, 3));
+    // An id that is handed out now is another one (T12).
+    assert_ne!(told(client.init_producer_id().await).0, producer.0);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_duplicate_is_answered_with_its_first_offset_even_by_the_next_leader() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    cluster.create_topic("t", 1, 3, MIN_ISR_2).await;
+    let leader = cluster.wait_leading("t", 0).await;
+    let mut client = cluster.client(leader).await;
+    let producer = told(client.init_producer_id().await);
+    let batches: Vec<_> =
+        (0..6).map(|n| idempotent_batch(producer, n * 2, NOW, &[&format!("{n}-a"), &format!("{n}-b")])).collect();
+    for (n, sent) in batches.iter().enumerate() {
+        let answer = told(client.produce("t", 0, ALL, sent.clone()).await);
+        assert_eq!((answer.error_code, answer.base_offset), (0, 2 * n as i64));
+    }
+    cluster.crash(leader).await;
+    cluster.wait_state("t", 0, "led by another", |s| s.leader.is_some_and(|l| l.0 != leader)).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    // R58: the last five batches are known; R60: the sixth is out of order.
+    for (n, sent) in batches.iter().enumerate().skip(1) {
+        let answer = told(client.produce("t", 0, ALL, sent.clone()).await);
+        assert_eq!((answer.error_code, answer.base_offset), (0, 2 * n as i64), "batch {n}");
+    }
+    let answer = told(client.produce("t", 0, ALL, batches[0].clone()).await);
+    assert_eq!(answer.error_code, ErrorCode::OutOfOrderSequenceNumber.code());
+    let answer = told(client.produce("t", 0, ALL, idempotent_batch(producer, 14, NOW, &["gap"])).await);
+    assert_eq!(answer.error_code, ErrorCode::OutOfOrderSequenceNumber.code());
+    assert_eq!(read(&cluster, "t").await.len(), 12);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_created_again_has_another_id_and_an_empty_log() {
+    let cluster = Cluster::start(3, &[]).await;
+    let first = cluster.create_topic("t", 1, 3, &[]).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    produce(&mut client, "t", ALL, &["a", "b"]).await;
+    let mut any = cluster.client(1).await;
+    assert_eq!(told(any.delete_topic("t").await), 0);
+    assert_eq!(told(any.delete_topic("t").await), ErrorCode::UnknownTopicOrPartition.code());
+    cluster
+        .wait("no node answers for it", || {
+            cluster.running().iter().all(|&id| cluster.node(id).quorum().image().topic_named("t").is_none())
+        })
+        .await;
+    let answer = told(client.produce("t", 0, ALL, batch(NOW, &["late"])).await);
+    assert_eq!(answer.error_code, ErrorCode::UnknownTopicOrPartition.code());
+
+    let (code, why) = told(any.create_topic("t", 1, 3, &[]).await);
+    assert_eq!((code, why), (0, None));
+    let (code, why) = told(any.create_topic("t", 1, 3, &[]).await);
+    assert_eq!(code, ErrorCode::TopicAlreadyExists.code(), "{why:?}");
+    cluster.wait_in_sync("t", 0, 3).await;
+    assert_ne!(cluster.image().topic_named("t").unwrap().id, first.id);
+    assert_eq!(read(&cluster, "t").await, []);
+    let mut client = cluster.leader_client("t", 0).await;
+    assert_eq!(produce(&mut client, "t", ALL, &["c"]).await, [(0, "c".to_owned())]);
+    cluster.end().await;
+}
+
+/// (topic, partition, error, bytes of records) of an answer, in order.
+fn listed(answer: &FetchResponse) -> Vec<(String, i32, ErrorCode, bool)> {
+    let rows = answer.topics.iter().flat_map(|topic| {
+        topic.partitions.iter().map(|p| (topic.name.as_str().to_owned(), p.index, p.error, !p.records.is_empty()))
+    });
+    rows.collect()
+}
+
+fn incremental(id: i32, epoch: i32) -> FetchRequest {
+    let mut request = fetch_request(vec![]);
+    (request.session_id, request.session_epoch) = (id, epoch);
+    request
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fetch_session_says_only_what_changed() {
+    const V: i16 = 12;
+    let cluster = Cluster::start(1, &[]).await;
+    cluster.create_topic("t", 3, 1, &[]).await;
+    let mut client = cluster.client(1).await;
+    let ask = async |client: &mut Client, request: FetchRequest| told(client.ask(V, request).await);
+
+    let mut full = incremental(0, 0);
+    full.topics = vec![fetch_topic("t", (0..3).map(|p| fetch_partition(p, 0)).collect())];
+    let answer = ask(&mut client, full).await;
+    let id = answer.session_id;
+    assert!(id > 0, "no session was opened");
+    assert_eq!(listed(&answer).len(), 3, "a full fetch names every partition");
+
+    // Nothing new: nothing said. One record: that partition alone, until the client says how far it is.
+    assert_eq!(listed(&ask(&mut client, incremental(id, 1)).await), []);
+    let mut writer = cluster.client(1).await;
+    assert_eq!(told(writer.produce("t", 1, ALL, batch(NOW, &["a"])).await).error_code, 0);
+    let data = ("t".to_owned(), 1, ErrorCode::None, true);
+    assert_eq!(listed(&ask(&mut client, incremental(id, 2)).await), std::slice::from_ref(&data));
+    assert_eq!(listed(&ask(&mut client, incremental(id, 3)).await), [data], "the offset did not move");
+    let mut moved = incremental(id, 4);
+    moved.topics = vec![fetch_topic("t", vec![fetch_partition(1, 1)])];
+    assert_eq!(listed(&ask(&mut client, moved).await), []);
+
+    // A fetch that waits is woken by a record for any of its partitions.
+    let mut waiting = incremental(id, 5);
+    waiting.max_wait_ms = 10_000;
+    let (answer, ()) = tokio::join!(ask(&mut client, waiting), async {
+        assert_eq!(told(writer.produce("t", 2, ALL, batch(NOW, &["b"])).await).error_code, 0);
+    });
+    assert_eq!(listed(&answer), [("t".to_owned(), 2, ErrorCode::None, true)]);
+
+    // Forgotten partitions are not looked at any more.
+    let mut forget = incremental(id, 6);
+    let mut gone = ForgottenTopic::default();
+    gone.topic = "t".into();
+    gone.partitions = vec![2];
+    forget.forgotten_topics_data = vec![gone];
+    assert_eq!(listed(&ask(&mut client, forget).await), []);
+
+    // R86: a wrong epoch and an unknown id are told; the session survives the former.
+    assert_eq!(ask(&mut client, incremental(id, 6)).await.error, ErrorCode::InvalidFetchSessionEpoch);
+    assert_eq!(ask(&mut client, incremental(id + 1, 1)).await.error, ErrorCode::FetchSessionIdNotFound);
+    assert_eq!(ask(&mut client, incremental(id, 7)).await.error, ErrorCode::None);
+    // −1 closes it.
+    assert_eq!(ask(&mut client, incremental(id, -1)).await.session_id, 0);
+    assert_eq!(ask(&mut client, incremental(id, 8)).await.error, ErrorCode::FetchSessionIdNotFound);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn offsets_are_found_by_time() {
+    let cluster = Cluster::start(3, &[]).await;
+    cluster.create_topic("t", 1, 3, &[]).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    for (n, time) in [100, 200, 400, 300].into_iter().enumerate() {
+        let sent = batch(NOW + time, &[&format!("{n}-a"), &format!("{n}-b")]);
+        assert_eq!(told(client.produce("t", 0, ALL, sent).await).error_code, 0);
+    }
+    for (asked, offset, time) in [
+        (EARLIEST, 0, -1),
+        (LATEST, 8, -1),
+        (0, 0, NOW + 100),
+        (NOW + 100, 0, NOW + 100),
+        (NOW + 101, 2, NOW + 200),
+        (NOW + 201, 4, NOW + 400),
+        (NOW + 400, 4, NOW + 400),
+        (NOW + 401, -1, -1),
+        (MAX_TIMESTAMP, 4, NOW + 400),
+    ] {
+        let found = told(client.list_offset("t", 0, asked).await);
+        assert_eq!((found.error_code, found.offset, found.timestamp), (0, offset, time), "asked for {asked}");
+    }
+    // Only the leader answers (R92).
+    let leader = cluster.wait_leading("t", 0).await;
+    let mut other = cluster.client(leader % 3 + 1).await;
+    assert_eq!(told(other.list_offset("t", 0, LATEST).await).error_code, ErrorCode::NotLeaderOrFollower.code());
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_flushes_every_message_acknowledges_and_survives() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    cluster.create_topic("t", 1, 3, &[("min.insync.replicas", "2"), ("flush.messages", "1")]).await;
+    let leader = cluster.wait_leading("t", 0).await;
+    let mut client = cluster.client(leader).await;
+    let mut acked = produce(&mut client, "t", 1, &["a", "b"]).await;
+    acked.extend(produce(&mut client, "t", ALL, &["c", "d"]).await);
+    cluster.crash(leader).await;
+    cluster.wait_state("t", 0, "led by another", |s| s.leader.is_some_and(|l| l.0 != leader)).await;
+    assert_eq!(read(&cluster, "t").await, acked);
+    let mut client = cluster.leader_client("t", 0).await;
+    acked.extend(produce(&mut client, "t", ALL, &["e"]).await);
+    cluster.start_node(leader).await;
+    cluster.wait_in_sync("t", 0, 3).await;
+    assert_eq!(read(&cluster, "t").await, acked);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retention_by_size_removes_whole_old_segments_on_every_replica() {
+    let cluster = Cluster::start(3, &[("log.retention.check.interval.ms", "200")]).await;
+    let sizes = [
+        ("segment.bytes", "1048576"),
+        ("retention.bytes", "2097152"),
+        ("retention.ms", "-1"),
+        ("file.delete.delay.ms", "0"),
+    ];
+    cluster.create_topic("t", 1, 3, &sizes).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    let value = "x".repeat(200_000);
+    for offset in 0..40 {
+        let answer = told(client.produce("t", 0, ALL, batch(NOW, &[&value])).await);
+        assert_eq!((answer.error_code, answer.base_offset), (0, offset));
+    }
+    // Five batches a segment: 8 MB come down to no less than 2 MiB and no more than a segment above.
+    let start = cluster
+        .wait_for("the log begins later", async || {
+            let start = told(client.list_offset("t", 0, EARLIEST).await).offset;
+            (start >= 20).then_some(start)
+        })
+        .await;
+    assert_eq!(start % 5, 0, "the log begins where a segment does");
+    assert!(start < 35, "less than retention.bytes is left: the log begins at {start}");
+    let fetched = told(client.fetch("t", 0, start - 1, Duration::ZERO).await);
+    assert_eq!(fetched.error, ErrorCode::OffsetOutOfRange);
+    let kept = told(client.read_all("t", 0).await);
+    assert_eq!(kept.first().map(|record| record.offset.0), Some(start));
+    assert_eq!(kept.last().map(|record| record.offset.0), Some(39));
+    for id in 1..=3 {
+        let dir = cluster.member(id).replica_dir("t", 0);
+        cluster
+            .wait(&format!("node {id} has removed the first segment"), || {
+                !dir.join("00000000000000000000.log").exists()
+            })
+            .await;
+    }
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_the_wrong_broker_or_with_another_epoch_is_told_where_to_go() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    cluster.create_assigned("t", &[1, 2, 3], MIN_ISR_2).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    produce(&mut client, "t", ALL, &["a"]).await;
+    cluster.stop(1).await;
+    let leader = cluster.wait_leading("t", 0).await;
+    let epoch = cluster.state("t", 0).unwrap().leader_epoch.0;
+    let other = 5 - leader;
+    cluster
+        .wait("the follower knows its leader", || {
+            let image = cluster.node(other).quorum().image();
+            image.version == cluster.image().version
+        })
+        .await;
+
+    // R54: error 6 names the leader, its epoch and its address.
+    let mut wrong = cluster.client(other).await;
+    let answer = told(wrong.ask(10, produce_request("t", 0, ALL, Some(batch(NOW, &["x"])))).await);
+    let partition = &answer.responses[0].partition_responses[0];
+    assert_eq!(partition.error_code, ErrorCode::NotLeaderOrFollower.code());
+    assert_eq!((partition.current_leader.leader_id, partition.current_leader.leader_epoch), (leader, epoch));
+    let endpoint = answer.node_endpoints.first().expect("the leader's address");
+    assert_eq!((endpoint.node_id, endpoint.port), (leader, i32::from(cluster.member(leader).kafka_port)));
+    assert_eq!(told(wrong.epoch_end("t", 0, 0).await).error_code, ErrorCode::NotLeaderOrFollower.code());
+
+    // R72, in this order: epoch first, leader second.
+    let mut right = cluster.client(leader).await;
+    let ask = async |client: &mut Client, current: i32| {
+        let mut partition = fetch_partition(0, 0);
+        partition.current_leader_epoch = current;
+        let answer = told(client.ask(12, fetch_request(vec![fetch_topic("t", vec![partition])])).await);
+        answer.topics[0].partitions[0].clone()
+    };
+    assert_eq!(ask(&mut right, epoch).await.error, ErrorCode::None);
+    let fenced = ask(&mut right, epoch - 1).await;
+    assert_eq!((fenced.error, fenced.records.len()), (ErrorCode::FencedLeaderEpoch, 0));
+    // From v16 on 74 names the leader too; topics then go by id.
+    let mut partition = fetch_partition(0, 0);
+    partition.current_leader_epoch = epoch - 1;
+    let mut by_id = fetch_topic("", vec![partition]);
+    by_id.topic_id = cluster.at("t", 0).unwrap().topic.into();
+    let answer = told(right.ask(16, fetch_request(vec![by_id])).await);
+    let fenced = &answer.topics[0].partitions[0];
+    assert_eq!(fenced.error, ErrorCode::FencedLeaderEpoch);
+    let current = fenced.current_leader.expect("beside 74 stands who leads");
+    assert_eq!((current.leader, current.epoch.0), (Some(BrokerId(leader)), epoch));
+    assert_eq!(ask(&mut right, epoch + 1).await.error, ErrorCode::UnknownLeaderEpoch);
+    assert_eq!(ask(&mut wrong, epoch - 1).await.error, ErrorCode::FencedLeaderEpoch);
+    // From v11 a follower serves consumers, bounded by its own watermark (R70).
+    assert_eq!(ask(&mut wrong, epoch).await.error, ErrorCode::None);
+    let old = told(wrong.ask(10, fetch_request(vec![fetch_topic("t", vec![fetch_partition(0, 0)])])).await);
+    assert_eq!(old.topics[0].partitions[0].error, ErrorCode::NotLeaderOrFollower);
+    assert_eq!(read(&cluster, "t").await, [(0, "a".to_owned())]);
+    cluster.end().await;
+}
