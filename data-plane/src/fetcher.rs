@@ -36,6 +36,7 @@ use crate::partitions::{Deliveries, Partitions};
 use crate::replica::message::{
     FetchPoint, FetchedFromLeader, FollowerNext, LeaderAnswer, LeaderOffsets, ReplicaReply, ReplicaRequest,
 };
+use crate::suspects::Suspects;
 
 mod following;
 
@@ -57,6 +58,7 @@ pub struct Fetchers {
     pub partitions: Arc<Partitions>,
     pub quorum: QuorumClient,
     pub identity: Arc<Identity>,
+    pub suspects: Arc<Suspects>,
     pub config: ReplicationConfig,
 }
 
@@ -247,6 +249,7 @@ impl Fetcher {
         if self.connection.is_none() {
             let (to, _) = self.address().ok_or(io::ErrorKind::AddrNotAvailable)?;
             let stream = net::dial(&to, DIAL_TIMEOUT).await?;
+            self.shared.suspects.lives(self.leader);
             self.connection =
                 Some(Connection { stream, frames: FrameBuffer::new(FrameLimits::same(ANSWER_BYTES_MAX)) });
         }
@@ -386,7 +389,7 @@ impl Fetcher {
         if net::suggests_death(error)
             && let Some((_, epoch)) = self.address()
         {
-            self.shared.quorum.suspect(self.leader, epoch);
+            self.shared.suspects.suspect(self.leader, epoch, self.now());
         }
         debug!(leader = %self.leader, %error, "lost the connection to a leader");
         let partitions = self.shared.partitions.clone();

@@ -202,7 +202,7 @@ impl Session {
     /// The peer closed the connection, or it broke.
     pub fn peer_gone(&self, error: Option<&std::io::Error>, truncated: Option<highwater_wire::frame::FrameError>) {
         if let Some((broker, epoch)) = self.fetches.follower() {
-            self.context.quorum.suspect(broker, epoch);
+            self.context.suspects.suspect(broker, epoch, self.context.partitions.clock.mono());
         }
         let caller = &self.caller;
         tracing::debug!(peer = %caller.peer, client = self.client, ?error, ?truncated, "connection closed by its peer");

@@ -21,6 +21,7 @@ pub mod reconcile;
 pub mod replica;
 pub mod replication;
 pub mod server;
+pub mod suspects;
 pub mod sync_pool;
 pub mod view;
 
@@ -55,6 +56,7 @@ use log::log_dir::Opening;
 use net::Bound;
 use partitions::{Deliveries, Edges, Hosted, Partitions, Request};
 use server::metrics::ServerMetrics;
+use suspects::Suspects;
 use sync_pool::SyncPool;
 use view::NodeState;
 
@@ -144,6 +146,7 @@ impl DataPlane {
             dir,
             runtime: runtime.handle().clone(),
         });
+        let suspects = Arc::new(Suspects::new(quorum.clone()));
         let context = Arc::new(Context {
             identity: identity.clone(),
             cluster_id: config.cluster_id.clone(),
@@ -154,6 +157,7 @@ impl DataPlane {
             server: config.server.clone(),
             topics: config.topics.clone(),
             producer_ids: Default::default(),
+            suspects: suspects.clone(),
             sessions: parking_lot::Mutex::new(Sessions::new(config.server.fetch_sessions_max)),
             metrics: ServerMetrics::new(),
         });
@@ -162,6 +166,7 @@ impl DataPlane {
             partitions: partitions.clone(),
             quorum: quorum.clone(),
             identity: identity.clone(),
+            suspects,
             config: config.replication.clone(),
         });
         let (wish, wishes_of_owner) = watch::channel(Wish::Serve);

@@ -18,6 +18,7 @@ use crate::identity::Identity;
 use crate::partitions::Partitions;
 use crate::replica::message::Refusal;
 use crate::server::metrics::ServerMetrics;
+use crate::suspects::Suspects;
 
 /// Shared by all connections.
 pub struct Context {
@@ -30,6 +31,7 @@ pub struct Context {
     pub server: ServerConfig,
     pub topics: TopicDefaults,
     pub producer_ids: ProducerIds,
+    pub suspects: Arc<Suspects>,
     pub sessions: Mutex<Sessions>,
     pub metrics: ServerMetrics,
 }

@@ -177,7 +177,10 @@ impl ConnectionFetches {
             respond.send(&refuse_all(&request, version, ErrorCode::TopicAuthorizationFailed).into());
             return Handled::Done;
         }
-        self.follower = follower.zip(epoch).or(self.follower);
+        if let Some(follower) = follower.zip(epoch).filter(|_| self.follower.is_none()) {
+            self.follower = Some(follower);
+            context.suspects.lives(follower.0);
+        }
         let (session, asked) = match self.session(context, version, follower.is_some(), &request, arrived) {
             Ok(resolved) => resolved,
             Err(code) => {

@@ -5,6 +5,8 @@
 //! until the image here has it; whoever created it through this broker finds it at once (D18).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use highwater_quorum::image::{PartitionState, Topic};
 use highwater_quorum::{MetadataImage, QuorumError, TopicSpec};
@@ -17,8 +19,11 @@ use kafka_wire_core::{StrBytes, Uuid};
 use super::context::{Caller, Context, is_live, live_endpoint};
 use super::create_topics::CREATE_TIMEOUT;
 
+/// How long an answer is held back while the leader it would name may be dead (D7): the quorum takes 0.2 s to know.
+const SUSPECT_HOLD: Duration = Duration::from_millis(500);
+
 pub async fn handle(context: &Context, caller: &Caller, version: i16, request: MetadataRequest) -> MetadataResponse {
-    let mut image = context.image();
+    let mut image = without_suspects(context, request.topics.as_deref(), version).await;
     let topics = match request.topics {
         None => image.topics.values().map(|topic| describe(&image, topic, caller, version)).collect(),
         Some(asked) if asked.is_empty() && version == 0 => {
@@ -43,6 +48,46 @@ pub async fn handle(context: &Context, caller: &Caller, version: i16, request: M
     }
     response.topics = topics;
     response
+}
+
+/// The newest image, in which no suspect leads what is asked for; or, after half a second, the newest one as it is.
+async fn without_suspects(
+    context: &Context,
+    asked: Option<&[MetadataRequestTopic]>,
+    version: i16,
+) -> Arc<MetadataImage> {
+    let clock = context.partitions.clock;
+    if context.suspects.now(clock.mono()).is_empty() {
+        return context.image();
+    }
+    let mut images = context.images.clone();
+    let deadline = tokio::time::Instant::now() + SUSPECT_HOLD;
+    loop {
+        let image = images.borrow_and_update().clone();
+        let suspects = context.suspects.now(clock.mono());
+        let suspected = |broker: &BrokerId| {
+            let registered = image.brokers.get(broker).map(|registration| registration.epoch);
+            registered.is_some() && suspects.get(broker).copied() == registered
+        };
+        let led_by_suspect =
+            |topic: &Arc<Topic>| topic.partitions.iter().any(|state| state.leader.as_ref().is_some_and(suspected));
+        let hold = match asked {
+            Some(asked) if !asked.is_empty() || version > 0 => {
+                asked.iter().filter_map(|topic| find(&image, topic)).any(led_by_suspect)
+            }
+            _ => image.topics.values().any(led_by_suspect),
+        };
+        if !hold || !matches!(tokio::time::timeout_at(deadline, images.changed()).await, Ok(Ok(()))) {
+            return image;
+        }
+    }
+}
+
+fn find<'a>(image: &'a MetadataImage, asked: &MetadataRequestTopic) -> Option<&'a Arc<Topic>> {
+    match &asked.name {
+        Some(name) => image.topic_named(name.as_str()),
+        None => image.topics.get(&asked.topic_id.into()),
+    }
 }
 
 fn brokers(image: &MetadataImage, caller: &Caller, version: i16) -> Vec<MetadataResponseBroker> {
