@@ -3,7 +3,7 @@
 //! The first terminal owns the processes. A second one hurts them: signals go straight to a node's pid; a node that is
 //! to be started again is asked for through a file, so that it is a child of the first terminal and stops with it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ pub async fn run(args: DevArgs) -> Result<Exit, CliError> {
 
 /// The nodes of this terminal.
 struct Nodes {
+    /// This program, as it was found at the start: a new build may take its place meanwhile.
+    binary: PathBuf,
     places: Vec<Place>,
     children: Vec<Option<Child>>,
 }
@@ -54,8 +56,7 @@ impl Nodes {
         };
         let log = place.open_log().map_err(|error| failed("open its log", error))?;
         let errors = log.try_clone().map_err(|error| failed("open its log", error))?;
-        let binary = std::env::current_exe().map_err(|error| failed("find this program", error))?;
-        let mut command = Command::new(binary);
+        let mut command = Command::new(&self.binary);
         command.args(["start", "--with-parent", "--config"]).arg(place.config_file());
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         // Ctrl-C in this terminal reaches the nodes through us, once and in order.
@@ -123,7 +124,9 @@ async fn nodes(args: &DevArgs) -> Result<Exit, CliError> {
     let (places, lock) = place::prepare(args)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
-    let mut nodes = Nodes { children: places.iter().map(|_| None).collect(), places };
+    let binary = std::env::current_exe()
+        .map_err(|error| CliError::new(Exit::Failed, format!("cannot find this program: {error}")))?;
+    let mut nodes = Nodes { binary, children: places.iter().map(|_| None).collect(), places };
     let begun = Instant::now();
     let mut result = Ok(());
     for i in 0..nodes.places.len() {

@@ -1,0 +1,169 @@
+//! The binary as a person meets it: exit codes, all faults at once, one node from nothing to ready and down again.
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn highwater(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_highwater")).args(args).env_remove("RUST_LOG").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Three ports that were free a moment ago, in a `server.properties` for one node in `dir`.
+fn write_config(dir: &Path) -> (String, u16) {
+    let held: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<u16> = held.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+    let file = dir.join("server.properties");
+    let lines = format!(
+        "node.id=7\nlisteners=PLAINTEXT://127.0.0.1:{},CONTROLLER://127.0.0.1:{}\nhttp.listeners=http://127.0.0.1:{}\n\
+         log.dirs={}\n",
+        ports[0],
+        ports[1],
+        ports[2],
+        dir.join("data").display()
+    );
+    std::fs::write(&file, lines).unwrap();
+    (file.display().to_string(), ports[2])
+}
+
+/// A process that is killed when the test ends early.
+struct Running(Child);
+
+impl Running {
+    fn start(config: &str, log: &Path) -> Self {
+        let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+        command.args(["start", "-c", config, "--log-format", "json"]).stdin(Stdio::null()).stdout(Stdio::null());
+        Self(command.env_remove("RUST_LOG").stderr(log).spawn().unwrap())
+    }
+
+    fn terminate(mut self) -> Option<i32> {
+        kill_process(Pid::from_raw(self.0.id().try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Asks `health` until it ends with `code`.
+fn wait_for_health(url: &str, code: i32, log: &Path) -> Output {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let output = highwater(&["health", "--url", url]);
+        if output.status.code() == Some(code) {
+            return output;
+        }
+        let log = || std::fs::read_to_string(log).unwrap();
+        assert!(Instant::now() < until, "{}{}\n{}", text(&output.stdout), text(&output.stderr), log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn check_tells_all_faults_at_once_and_ends_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("server.properties");
+    std::fs::write(&file, "node.id=1\nmin.insync.replica=2\nnum.partitions=none\nlog.dirs=/a,/b\n").unwrap();
+    for verb in ["check", "start"] {
+        let output = highwater(&[verb, "--config", &file.display().to_string()]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for line in [
+            "server.properties:2: unknown key \"min.insync.replica\"; did you mean \"min.insync.replicas\"?",
+            "server.properties:3: num.partitions \"none\" is not a whole number",
+            "server.properties:4: log.dirs names 2 directories",
+        ] {
+            assert!(said.contains(line), "{verb}: {line} is missing in\n{said}");
+        }
+    }
+    let output = highwater(&["check", "--config", "/nowhere/server.properties"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot read /nowhere/server.properties"));
+}
+
+#[test]
+fn directories_are_formatted_once_and_the_cluster_gets_the_name_they_were_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, http) = write_config(dir.path());
+    let output = highwater(&["storage", "format", "-t", "my-cluster", "-c", &config]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(highwater(&["storage", "format", "-t", "other", "-c", &config]).status.code(), Some(1));
+    let said = text(&highwater(&["storage", "info", "-c", &config]).stdout);
+    assert!(said.contains("my-cluster") && said.contains("empty: the first start formats it"), "{said}");
+
+    let log = dir.path().join("log");
+    let running = Running::start(&config, &log);
+    let url = format!("http://127.0.0.1:{http}");
+    wait_for_health(&url, 0, &log);
+    let output = highwater(&["partition", "state", "nothing:0", "--url", &url]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("there is no topic nothing"));
+
+    let second =
+        highwater(&["start", "-c", &config, "-X", "listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"]);
+    let said = text(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("in use by process {}", running.0.id())), "{said}");
+
+    assert_eq!(running.terminate(), Some(0));
+    let logged = std::fs::read_to_string(&log).unwrap();
+    assert!(logged.lines().all(|line| line.starts_with('{')), "every line is JSON:\n{logged}");
+    assert!(logged.contains("\"cluster_id\":\"my-cluster\"") && logged.contains("\"message\":\"stopped\""), "{logged}");
+    let said = text(&highwater(&["storage", "info", "-c", &config]).stdout);
+    assert!(said.contains("cluster.id=my-cluster") && said.contains("node.id=7"), "{said}");
+    let output = highwater(&["health", "--url", &url]);
+    assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
+}
+
+#[test]
+fn dev_says_when_it_is_ready_and_takes_orders_from_a_second_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("dev").display().to_string();
+    let base = free_block();
+    let out = dir.path().join("out");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+    command.args(["dev", "--nodes", "2", "--data", &data, "--base-port", &base.to_string()]);
+    command.stdin(Stdio::null()).stdout(std::fs::File::create(&out).unwrap()).stderr(Stdio::inherit());
+    let running = Running(command.spawn().unwrap());
+    let said = || std::fs::read_to_string(&out).unwrap();
+    let until = Instant::now() + Duration::from_secs(40);
+    while !said().contains("ready after") {
+        assert!(Instant::now() < until, "{}", said());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(said().contains(&format!("bootstrap  127.0.0.1:{base},127.0.0.1:{}", base + 100)), "{}", said());
+
+    let order = |order: &str| highwater(&["dev", order, "2", "--data", &data]);
+    let killed = order("kill");
+    assert!(text(&killed.stdout).contains("killed with -9"), "{}", text(&killed.stderr));
+    assert_eq!(order("kill").status.code(), Some(3), "it does not run any more");
+    let started = order("start");
+    assert_eq!(started.status.code(), Some(0), "{}", text(&started.stderr));
+    assert_eq!(order("pause").status.code(), Some(0));
+    assert_eq!(order("resume").status.code(), Some(0));
+    assert_eq!(highwater(&["dev", "kill", "9", "--data", &data]).status.code(), Some(3), "there is no node 9");
+    let again = highwater(&["dev", "--data", &data]);
+    assert_eq!(again.status.code(), Some(4), "{}", text(&again.stderr));
+
+    assert_eq!(running.terminate(), Some(0));
+    assert!(said().contains("node 2 started again") && said().contains("stopped; the data stays in"), "{}", said());
+}
+
+/// A base port whose block of two nodes was free a moment ago.
+fn free_block() -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let begin = 20_000 + u16::try_from(std::process::id() % 20_000).unwrap();
+    (begin..).step_by(7).find(|base| [0, 1, 2, 100, 101, 102].into_iter().all(|more| free(base + more))).unwrap()
+}
