@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 /// Descriptors below which a loaded node will run out.
-const DESCRIPTORS_WANTED: u64 = 65_536;
+const DESCRIPTORS_WANTED: u64 = 10_000;
 
 /// Raises the descriptor limit as far as it goes and warns when that is not far; switches core dumps off, because a
 /// dumping process holds its sockets open and would look alive (D7).
