@@ -1,6 +1,8 @@
 //! Hostile and mistaken input against a real process: the right error, the connection kept or closed as the specification
 //! says, nothing appended, the node alive and its memory bounded.
 
+#![allow(clippy::unwrap_used)] // in the helpers of tests too
+
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Stock clients, unchanged: kcat, librdkafka, Kafka's own Java tools. A missing one fails the test.
 
+#![allow(clippy::unwrap_used)] // in the helpers of tests too
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};

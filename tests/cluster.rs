@@ -1,5 +1,7 @@
 //! Clusters of real nodes in this process: leaders die, logs are cut, replicas leave and come back, everything restarts.
 
+#![allow(clippy::unwrap_used)] // in the helpers of tests too
+
 use std::time::Duration;
 
 use highwater_data::Stopped;

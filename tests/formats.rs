@@ -1,6 +1,8 @@
 //! What lies on disk: Kafka's own tool reads it, damage is repaired or refused with words that help, a full disk takes one
 //! node out and nobody's acknowledged records.
 
+#![allow(clippy::unwrap_used)] // in the helpers of tests too
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,7 @@
 //! Who leaves the ISR, when and why (R109, R112), on real processes.
 
+#![allow(clippy::unwrap_used)] // in the helpers of tests too
+
 use std::time::{Duration, Instant};
 
 use highwater_tests::process::{Processes, free_ports};

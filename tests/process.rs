@@ -1,5 +1,7 @@
 //! Real processes, killed, paused and wiped under load from librdkafka.
 
+#![allow(clippy::unwrap_used)] // in the helpers of tests too
+
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};

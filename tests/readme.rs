@@ -1,5 +1,7 @@
 //! The README's lines work as printed: the test extracts exactly them and runs them.
 
+#![allow(clippy::unwrap_used)] // in the helpers of tests too
+
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,5 +1,7 @@
 //! The house rules a machine can check: who may know whom, what is pure, what is never written.
 
+#![allow(clippy::unwrap_used)] // in the helpers of tests too
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
