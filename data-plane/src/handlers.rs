@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_wire::api::ApiKey;
 use highwater_wire::request::{Request, RequestError, RequestHeader, request_limits};
 use highwater_wire::response::{Response, unsupported_api_versions};
 use tokio::time::Instant;
@@ -64,13 +63,6 @@ impl Respond {
                 AnswerBytes::Close
             }
         };
-        self.answers.put(self.place, answer);
-    }
-
-    /// Queues a body that was encoded before.
-    pub fn send_body(self, api: ApiKey, body: bytes::Bytes) {
-        let frame = highwater_wire::response::frame_of_body(api, self.version, self.correlation_id, body);
-        let answer = frame.map_or(AnswerBytes::Close, |chunks| AnswerBytes::Frame(chunks.into_vec()));
         self.answers.put(self.place, answer);
     }
 

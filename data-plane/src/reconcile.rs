@@ -24,6 +24,9 @@ use crate::view::Recovery;
 /// Logs opened by one task: creating one takes a fraction of a millisecond.
 const LOGS_PER_TASK: usize = 16;
 
+/// Replicas told of an image in a row, before others get the worker.
+const TOLD_AT_ONCE: usize = 128;
+
 /// What the replicas here have been told.
 pub struct Reconciler {
     partitions: Arc<Partitions>,
@@ -103,7 +106,7 @@ impl Reconciler {
             .map(|opened| opened.partition.at)
             .collect();
         self.host(opened);
-        self.tell_all(&image);
+        self.tell_all(&image).await;
         self.told = image;
         Ok(lost)
     }
@@ -128,16 +131,16 @@ impl Reconciler {
             .chain(follow)
             .chain(refreshed)
             .partition(|partition| self.partitions.contains(partition.at));
-        self.tell(&image, &peers, hosted);
+        self.tell(&image, &peers, hosted).await;
         if !brokers.is_empty() {
-            self.tell_all(&image);
+            self.tell_all(&image).await;
         }
         self.delete(let_go).await?;
         if !new.is_empty() {
             let opened = self.open(new, |_| {}).await?;
             let partitions = opened.iter().map(|opened| opened.partition.clone()).collect();
             self.host(opened);
-            self.tell(&image, &peers, partitions);
+            self.tell(&image, &peers, partitions).await;
         }
         self.told = image;
         Ok(true)
@@ -225,42 +228,51 @@ impl Reconciler {
         }
     }
 
-    /// Tells replicas what they are; leaders first (R227).
-    fn tell(&self, image: &MetadataImage, peers: &Arc<Peers>, mut partitions: Vec<LocalPartition>) {
+    /// Tells replicas what they are; leaders first (R227). Lets others have the worker in between.
+    async fn tell(&self, image: &MetadataImage, peers: &Arc<Peers>, mut partitions: Vec<LocalPartition>) {
         partitions.sort_by_key(|partition| partition.state.leader != Some(self.broker));
-        let Some(own_epoch) = self.identity.epoch() else { return };
-        let mut deliveries = Deliveries::new();
-        let now = self.partitions.clock.now();
-        for partition in partitions {
-            let Some(hosted) = self.partitions.get(partition.at) else { continue };
-            hosted.set_erase_delay(partition.config.file_delete_delay_ms);
-            let assignment = Assignment {
-                version: image.version,
-                state: partition.state,
-                config: partition.config,
-                peers: peers.clone(),
-                own_epoch,
-            };
-            let reply =
-                self.partitions.enter_hosted(&hosted, Request::Become(Box::new(assignment)), now, &mut deliveries);
-            if let ReplicaReply::Became(became) = &reply
-                && *became != Became::Ignored
-            {
-                hosted.set_leader(*became == Became::Leader);
+        for some in partitions.chunks(TOLD_AT_ONCE) {
+            let mut deliveries = Deliveries::new();
+            for partition in some {
+                self.tell_one(image, peers, partition, &mut deliveries);
             }
-            match reply {
-                ReplicaReply::Became(Became::Follower(next)) => self.partitions.follow(partition.at, next),
-                ReplicaReply::Became(Became::Leader | Became::Idle) => {
-                    self.partitions.follow(partition.at, FollowerNext::AwaitMetadata);
-                }
-                _ => {}
+            self.partitions.deliver(&mut deliveries);
+            if some.len() == TOLD_AT_ONCE {
+                tokio::task::yield_now().await;
             }
         }
-        self.partitions.deliver(&mut deliveries);
+    }
+
+    fn tell_one(
+        &self,
+        image: &MetadataImage,
+        peers: &Arc<Peers>,
+        partition: &LocalPartition,
+        deliveries: &mut Deliveries,
+    ) {
+        let Some(own_epoch) = self.identity.epoch() else { return };
+        let Some(hosted) = self.partitions.get(partition.at) else { return };
+        hosted.set_erase_delay(partition.config.file_delete_delay_ms);
+        let assignment = Assignment {
+            version: image.version,
+            state: partition.state.clone(),
+            config: partition.config.clone(),
+            peers: peers.clone(),
+            own_epoch,
+        };
+        let now = self.partitions.clock.now();
+        let told = Request::Become(Box::new(assignment));
+        let ReplicaReply::Became(became) = self.partitions.enter_hosted(&hosted, told, now, deliveries) else { return };
+        match became {
+            Became::Leader | Became::Idle => self.partitions.follow(partition.at, FollowerNext::AwaitMetadata),
+            Became::Follower(next) => self.partitions.follow(partition.at, next),
+            Became::Ignored => return,
+        }
+        hosted.set_leader(became == Became::Leader);
     }
 
     /// Tells every hosted replica the image, because brokers changed.
-    fn tell_all(&self, image: &Arc<MetadataImage>) {
+    async fn tell_all(&self, image: &Arc<MetadataImage>) {
         let peers = peers(image);
         let all = self.partitions.all().into_iter().filter_map(|hosted| {
             let topic = image.topics.get(&hosted.at.topic)?;
@@ -268,7 +280,8 @@ impl Reconciler {
             let (topic_name, config) = (topic.name.clone(), topic.config.clone());
             Some(LocalPartition { at: hosted.at, topic_name, state, config })
         });
-        self.tell(image, &peers, all.collect());
+        let all = all.collect();
+        self.tell(image, &peers, all).await;
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use highwater_quorum::image::{BrokerRegistration, Endpoint, Topic};
-use highwater_quorum::{ImageVersion, MetadataImage, QuorumClient};
+use highwater_quorum::{MetadataImage, QuorumClient};
 use highwater_wire::{BrokerId, ErrorCode, LeaderEpoch, TopicId, TopicPartition};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -106,34 +106,5 @@ pub fn leader_hint(
     match (known, told) {
         (Some(known), Some(told)) => Some(if told.1 > known.1 { told } else { known }),
         (known, told) => known.or(told),
-    }
-}
-
-/// A body that was encoded for one image and may be sent again until the next.
-#[derive(Default)]
-pub struct Encoded {
-    version: ImageVersion,
-    bodies: HashMap<(i16, Arc<str>), bytes::Bytes>,
-}
-
-impl Encoded {
-    /// The body for this image, API version and listener.
-    pub fn get(&mut self, image: ImageVersion, version: i16, listener: &Arc<str>) -> Option<bytes::Bytes> {
-        if self.version != image {
-            return None;
-        }
-        self.bodies.get(&(version, listener.clone())).cloned()
-    }
-
-    /// Keeps a body; those of older images are dropped.
-    pub fn put(&mut self, image: ImageVersion, version: i16, listener: &Arc<str>, body: bytes::Bytes) {
-        if self.version > image {
-            return;
-        }
-        if self.version < image {
-            self.bodies.clear();
-            self.version = image;
-        }
-        self.bodies.insert((version, listener.clone()), body);
     }
 }
