@@ -136,6 +136,13 @@ impl Session {
         }
         let (context, caller) = (&self.context, &self.caller);
         match request {
+            Request::Produce(request) if produce::must_wait_for_opening(context, version, &request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    produce::opened(&context, version, &request).await;
+                    produce::handle(&context, &caller, respond, request);
+                }))
+            }
             Request::Produce(request) => {
                 produce::handle(context, caller, respond, request);
                 Handled::Done

@@ -6,6 +6,7 @@
 //! Transactions are not served: 53 for the whole request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use highwater_quorum::MetadataImage;
 use highwater_quorum::image::{Topic, TopicConfig};
@@ -24,6 +25,10 @@ use crate::partitions::tickets::{Answer, Flush};
 use crate::partitions::{Deliveries, Reply};
 use crate::replica::message::{Acks, Produce, ReplicaReply, ReplicaRequest, Ticket};
 use crate::replica::status::RoleName;
+
+/// How often, and how many times, to look whether a new log is open: for a quarter of a second.
+const OPENING_LOOK: Duration = Duration::from_millis(2);
+const OPENING_LOOKS: u32 = 125;
 
 /// Topics that only coordinators write to (R42 step 6).
 const INTERNAL: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
@@ -142,6 +147,31 @@ pub fn handle(context: &Arc<Context>, caller: &Arc<Caller>, respond: Respond, re
     }
     context.metrics.produced(bytes);
     context.partitions.deliver(&mut deliveries);
+}
+
+/// Whether a partition is led here by the newest image, but its log is still being opened: the first record of a new
+/// topic would be refused with 6, and its producer would pause before it asks again.
+pub fn must_wait_for_opening(context: &Context, version: i16, request: &ProduceRequest) -> bool {
+    let image = context.image();
+    let partitions =
+        request.topics.iter().flat_map(|topic| topic.partitions.iter().map(move |part| (topic, part.index)));
+    let found = partitions.filter_map(|(topic, index)| {
+        let found =
+            if version >= 13 { by_id(&image, topic.id, index) } else { by_name(&image, topic.name.as_str(), index) };
+        found.ok().map(|(at, _)| at)
+    });
+    let mut closed = found.filter(|at| !context.partitions.contains(*at));
+    closed.any(|at| image.partition(at).is_some_and(|state| state.leader == Some(context.identity.broker)))
+}
+
+/// Waits until they are open, within reason.
+pub async fn opened(context: &Context, version: i16, request: &ProduceRequest) {
+    for _ in 0..OPENING_LOOKS {
+        tokio::time::sleep(OPENING_LOOK).await;
+        if !must_wait_for_opening(context, version, request) {
+            return;
+        }
+    }
 }
 
 /// What the checks of a partition need to know.
