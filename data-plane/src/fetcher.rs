@@ -4,8 +4,8 @@
 //! Each leader has a task of its own: a paused or dead one stalls nobody else. A lost connection is told to the replicas
 //! as an error, so that they back off (D26a), and to the quorum as a suspicion (D7).
 //!
-//! One request is in flight. Only news from outside – a partition to follow, one synced – sends a second one, which makes
-//! the leader answer the first at once instead of when its wait is over.
+//! One request is in flight. Only news from outside – a partition to follow, one synced, the end of a pause – sends a
+//! second one, which makes the leader answer the first at once instead of when its wait is over.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -237,6 +237,7 @@ impl Fetcher {
     /// Sends a request when one is due.
     async fn send_if_due(&mut self) -> io::Result<()> {
         let now = self.now();
+        self.urgent |= self.following.take_resumed(now);
         let due = match self.flights.len() {
             0 => (self.connection.is_some() || self.dial_at <= now) && self.following.may_send(now),
             1 => self.urgent && self.following.has_changes(now),

@@ -1,6 +1,6 @@
 //! The life of this broker: register, recover, be unfenced, serve, drain (R28, R29, R166–R174, D9–D12, D34).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -177,17 +177,27 @@ impl Lifecycle {
         let state = self.state.clone();
         let path = self.config.log_dir.clone();
         let broker = self.identity.broker;
+        let mut leaving = BTreeSet::new();
         state.acted_on.store(reconciler.told().version.0, Ordering::Release);
         async move {
             loop {
                 let image = images.borrow_and_update().clone();
                 let registration = image.brokers.get(&broker).cloned();
+                let all = image.brokers.clone();
+                let shutting_down = all.values().filter(|broker| broker.state == BrokerState::ShuttingDown);
                 let applied = reconciler.apply(image).await;
                 let applied = applied
                     .map_err(|error| DataPlaneError::Storage { path: path.clone(), why: error.to_string().into() })?;
                 if applied {
                     state.acted_on.store(reconciler.told().version.0, Ordering::Release);
                 }
+                // The quorum lets a broker stop when every other has heard of it (R174): it need not wait for our next
+                // heartbeat.
+                let now_leaving: BTreeSet<_> = shutting_down.map(|broker| (broker.id, broker.epoch)).collect();
+                if !now_leaving.is_subset(&leaving) {
+                    changed.notify_one();
+                }
+                leaving = now_leaving;
                 // Fenced, unregistered, or unfenced: heard here sooner than from the next heartbeat (D11).
                 let active = registration.is_some_and(|broker| broker.state == BrokerState::Active);
                 if active != state.unfenced.load(Ordering::Acquire) {

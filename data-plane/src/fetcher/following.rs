@@ -27,6 +27,8 @@ pub struct Following {
     paused: BTreeSet<(Millis, TopicPartition)>,
     /// Being synced, since when.
     syncing: BTreeMap<TopicPartition, Millis>,
+    /// A pause ended since it was last asked.
+    resumed: bool,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,7 @@ impl Following {
             known: BTreeSet::new(),
             paused: BTreeSet::new(),
             syncing: BTreeMap::new(),
+            resumed: false,
         }
     }
 
@@ -110,6 +113,7 @@ impl Following {
                 followed.paused_until = Millis::ZERO;
                 self.dropped.remove(&at);
                 self.changed.insert(at);
+                self.resumed = true;
             }
         }
         self.syncing.retain(|_, since| now - *since < SYNC_HOLD);
@@ -120,6 +124,12 @@ impl Following {
     pub fn may_send(&mut self, now: Millis) -> bool {
         self.resume(now);
         self.syncing.is_empty() && self.followed.values().any(|followed| followed.paused_until == Millis::ZERO)
+    }
+
+    /// Whether a pause ended since the last call: worth a request of its own, behind one that may be parked for long.
+    pub fn take_resumed(&mut self, now: Millis) -> bool {
+        self.resume(now);
+        std::mem::take(&mut self.resumed)
     }
 
     /// Whether a request would say something new.
@@ -221,6 +231,7 @@ mod tests {
             assert!(following.may_send(now));
         }
         assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1_000, 1_000]);
+        assert!(following.take_resumed(now) && !following.take_resumed(now));
         following.back_off(at(0), point(1), now);
         following.fetch(at(0), point(5));
         assert!(following.may_send(now), "new metadata ends the wait");
