@@ -111,6 +111,8 @@ impl DataPlane {
                 listeners: listeners.into_iter().map(|listener| listener.name).collect(),
             });
         }
+        // Before the directory is touched: a port in use must not cost the mark of a clean stop.
+        let bound = listeners.iter().map(Bound::bind).collect::<Result<Vec<_>, _>>()?;
         let opening = Opening {
             cluster: ClusterId(config.cluster_id.clone()),
             broker: config.broker,
@@ -124,7 +126,6 @@ impl DataPlane {
         }
         dir.write_running_marker(config.incarnation)
             .map_err(|error| DataPlaneError::Storage { path: config.log_dir.clone(), why: error.to_string().into() })?;
-        let bound = listeners.iter().map(Bound::bind).collect::<Result<Vec<_>, _>>()?;
         let addresses = bound.iter().map(|bound| (bound.name.clone(), bound.address)).collect();
         let advertised = bound.iter().map(|bound| (bound.name.clone(), bound.advertised.clone())).collect();
         let mut builder = Builder::new_multi_thread();
