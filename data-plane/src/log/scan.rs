@@ -2,7 +2,7 @@
 
 use std::io;
 
-use highwater_wire::batch::{BatchHeader, HEADER_BYTES};
+use highwater_wire::batch::{BatchHeader, HEADER_BYTES, LOG_OVERHEAD_BYTES};
 
 use crate::disk::DiskFile;
 
@@ -87,8 +87,12 @@ pub fn check_batches<F: DiskFile>(
         }
         let header = match BatchHeader::parse(bytes) {
             Ok(header) => header,
-            // The end of the file; zeros there are no write that was cut short.
-            Err(error) => return bad(left < HEADER_BYTES as u64 && !is_zero(bytes), error.to_string()),
+            // The end of the file. Zeros there are no write that was cut short, unless there are so few of them that they
+            // are the leading zeros of a base offset and a length.
+            Err(error) => {
+                let cut_short = left < HEADER_BYTES as u64 && (left < LOG_OVERHEAD_BYTES as u64 || !is_zero(bytes));
+                return bad(cut_short, error.to_string());
+            }
         };
         let total = header.total_bytes();
         if total as u64 > left {
