@@ -33,7 +33,7 @@ use pass::Recovery;
 /// What opening a log found and did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryReport {
-    /// The directory held no such log: an empty one was made. For a replica that should exist: its data is gone.
+    /// The directory held no such log: an empty one was made.
     pub created: bool,
     /// The directory was closed in order, and nothing was scanned (R19).
     pub clean: bool,
@@ -65,11 +65,12 @@ pub struct Cut {
 }
 
 impl RecoveryReport {
-    /// Whether records may be gone that this replica once held (D10): more was cut than one incomplete last batch, the
-    /// log ends below its watermark checkpoint, or there was no log.
+    /// Whether records may be gone that this replica once held (D10): more was cut than one incomplete last batch, or the
+    /// log ends below its watermark checkpoint. A log that is missing counts only where the checkpoint knows of records
+    /// in it: a process killed before it had made the directory of a new topic has lost nothing.
     pub fn may_have_lost_records(&self) -> bool {
         let cut = self.cut.as_ref().is_some_and(|cut| !cut.incomplete_last_batch_only);
-        self.created || cut || self.emptied || self.end < self.watermark_checkpoint
+        cut || self.emptied || self.end < self.watermark_checkpoint
     }
 }
 

@@ -81,6 +81,20 @@ fn one_incomplete_last_batch_is_what_a_kill_leaves() {
     assert!(cut.incomplete_last_batch_only && cut.bytes > 0 && cut.segments == 0, "{cut:?}");
 }
 
+/// The first bytes of a batch are the zeros of its base offset (simulation, seed 108).
+#[test]
+fn a_write_that_ended_after_a_few_bytes_is_an_incomplete_batch() {
+    for torn in [1, 6, 9] {
+        let (disk, mut log) = new_log();
+        written(&mut log);
+        let last = segment_files(&log).pop().unwrap();
+        let file = disk.open(&last).unwrap();
+        file.set_len(file.len().unwrap() + torn).unwrap();
+        let (_log, report) = kill(&disk, log);
+        assert!(!report.may_have_lost_records(), "{torn} bytes: {report:?}");
+    }
+}
+
 #[test]
 fn a_bad_batch_cuts_the_log_and_all_later_segments() {
     let (disk, mut log) = new_log();
@@ -200,6 +214,17 @@ fn a_missing_directory_is_reported_and_made_anew() {
     assert!(report.created && report.may_have_lost_records());
     assert_eq!(report.watermark_checkpoint, Offset(10));
     assert_eq!(log.dir().watermark(&name()), Offset(0), "the new log has none of the old one's marks");
+}
+
+/// All replicas of a topic killed between its creation and their first look at it (simulation, seed 818).
+#[test]
+fn a_log_that_was_never_made_has_lost_nothing() {
+    let disk = SimDisk::new();
+    drop(log_dir(&disk));
+    disk.crash(Crash::Killed);
+    let dir = log_dir(&disk);
+    let (_log, report) = Log::open(&dir, &name(), topic(), settings(), NOW).unwrap();
+    assert!(report.created && !report.may_have_lost_records());
 }
 
 #[test]
