@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use highwater_quorum::controller::{Answer, Command, DataClaim, KnownWatermark, Refusal, RegisterBroker};
+use highwater_quorum::controller::{Answer, Command, KnownWatermark, Refusal, RegisterBroker};
 use highwater_quorum::image::{BrokerState, Endpoint};
 use highwater_quorum::{Heartbeat, HeartbeatAnswer, QuorumError};
 use highwater_quorum::{ImageVersion, MetadataImage, QuorumClient};
@@ -102,11 +102,6 @@ impl Lifecycle {
     /// Until the quorum has a registration of this process (R166). A conflict with a process that may still live is
     /// tried again (D9); what can never succeed ends this one.
     async fn register(&self) -> Result<BrokerEpoch, DataPlaneError> {
-        let claim = match (&self.previous.clean_stop, &self.previous.survived) {
-            (Some(Some(epoch)), _) => DataClaim::CleanStop { epoch: *epoch },
-            (_, Some(incarnation)) => DataClaim::SameBoot { incarnation: *incarnation },
-            (_, None) => DataClaim::Nothing,
-        };
         let listeners = self.advertised.iter().cloned().collect();
         let config = &self.config;
         let mut registration = RegisterBroker {
@@ -122,7 +117,7 @@ impl Lifecycle {
             metadata_dir: config.metadata_dir,
             features: Default::default(),
             version: config.version.clone(),
-            claim,
+            claim: self.previous.claim(),
             previous_is_dead: false,
             time: self.partitions.clock.wall(),
         };
@@ -133,6 +128,8 @@ impl Lifecycle {
             let (why, pause) = match self.quorum.propose(command, ATTEMPT).await {
                 Ok((Answer::Registered { epoch }, _)) => {
                     self.identity.registered(epoch);
+                    let noted = self.partitions.dir().registered(config.incarnation);
+                    noted.map_err(|error| self.storage(&error))?;
                     info!(broker = %config.broker, %epoch, incarnation = %config.incarnation, "registered");
                     return Ok(epoch);
                 }

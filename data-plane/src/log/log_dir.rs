@@ -17,7 +17,7 @@ use crate::disk::{Disk, DiskFile, LockAttempt};
 
 mod identity;
 
-use identity::RUNNING;
+use identity::{Heritage, RUNNING};
 pub use identity::{Opening, Previous};
 
 const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
@@ -50,6 +50,8 @@ pub struct LogDir<D: Disk> {
     opening: Opening,
     /// The process before stopped in order: nothing needs a scan (R19).
     clean: bool,
+    /// What the processes before left, until this one has registered.
+    heritage: Heritage,
     tables: Mutex<Tables>,
     _lock: D::Lock,
 }
@@ -106,19 +108,24 @@ impl<D: Disk> LogDir<D> {
             ..Tables::default()
         };
         let clean = clean_stop.is_some();
+        let (found, doubt) = match survived {
+            Ok(heritage) => (heritage, None),
+            Err(doubt) => (Heritage::default(), Some(doubt)),
+        };
+        let previous = Previous { clean_stop, survived: found.survived, clean_before: found.clean, fresh, doubt };
         let dir = Self {
             disk,
             path: path.to_owned(),
             id,
             opening: opening.clone(),
             clean,
+            heritage: Heritage::of(&previous),
             tables: Mutex::new(tables),
             _lock: lock,
         };
         if !clean {
             dir.tables.lock().unrecovered = dir.names().map_err(failed)?.into_iter().collect();
         }
-        let previous = Previous { clean_stop, survived: survived.clone().ok(), fresh, doubt: survived.err() };
         Ok((Arc::new(dir), previous))
     }
 
@@ -135,10 +142,23 @@ impl<D: Disk> LogDir<D> {
         self.id
     }
 
-    /// Notes durably that this incarnation runs on this boot; before registering (D10).
+    /// Notes durably that this incarnation runs on this boot; before registering (D10). What the processes before it left
+    /// is handed on, for until it has registered they are the ones the quorum knows.
     pub fn write_running_marker(&self, incarnation: IncarnationId) -> io::Result<()> {
+        self.mark_running(incarnation, &self.heritage)
+    }
+
+    /// The quorum knows this incarnation now: the ones before it count no more.
+    pub fn registered(&self, incarnation: IncarnationId) -> io::Result<()> {
+        if self.heritage.survived.is_empty() && self.heritage.clean.is_none() {
+            return Ok(());
+        }
+        self.mark_running(incarnation, &Heritage::default())
+    }
+
+    fn mark_running(&self, incarnation: IncarnationId, heritage: &Heritage) -> io::Result<()> {
         let directory = self.disk.identity(&self.path)?;
-        let text = identity::format_running(&self.opening, &directory, incarnation);
+        let text = identity::format_running(&self.opening, &directory, incarnation, heritage);
         checkpoint::write_atomically(&self.disk, &self.path.join(RUNNING), text.as_bytes())
     }
 

@@ -103,6 +103,9 @@ pub enum DataClaim {
     SameBoot { incarnation: IncarnationId },
     /// Neither.
     Nothing,
+    /// Several processes in a row on the same boot, in the same directory, and perhaps a clean stop before them: some were
+    /// killed before they knew whether they had registered. Whichever of them the last registration names, nothing is lost.
+    Survivors { incarnations: Vec<IncarnationId>, clean_epoch: Option<BrokerEpoch> },
 }
 
 /// One broker to fence.

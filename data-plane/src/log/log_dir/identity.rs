@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use highwater_quorum::controller::DataClaim;
 use highwater_wire::{BrokerEpoch, BrokerId, ClusterId, DirectoryId, IncarnationId};
 
 use super::super::checkpoint::{format_properties, parse_properties, read_text, write_atomically};
@@ -33,12 +34,28 @@ pub struct Opening {
 pub struct Previous {
     /// The mark of a clean stop was there (it is removed by now), with the broker epoch in it, if one was known (R18).
     pub clean_stop: Option<Option<BrokerEpoch>>,
-    /// The incarnation whose page cache is known to have survived: same boot, same directory (D10).
-    pub survived: Option<IncarnationId>,
+    /// The processes whose page cache is known to have survived: same boot, same directory (D10). Newest first: one that
+    /// was killed before it could register hands on what it found.
+    pub survived: Vec<IncarnationId>,
+    /// The epoch of a clean stop that one of them found, and none could use.
+    pub clean_before: Option<BrokerEpoch>,
     /// The directory was formatted just now.
     pub fresh: bool,
     /// For the log line: why nothing is proved.
     pub doubt: Option<String>,
+}
+
+impl Previous {
+    /// What this process can prove of the data its broker held.
+    pub fn claim(&self) -> DataClaim {
+        let clean_epoch = self.clean_stop.flatten().or(self.clean_before);
+        match (clean_epoch, &self.survived[..]) {
+            (None, []) => DataClaim::Nothing,
+            (None, [incarnation]) => DataClaim::SameBoot { incarnation: *incarnation },
+            (Some(epoch), _) if self.clean_stop.is_some() => DataClaim::CleanStop { epoch },
+            (clean_epoch, incarnations) => DataClaim::Survivors { incarnations: incarnations.to_vec(), clean_epoch },
+        }
+    }
 }
 
 /// Reads `meta.properties`, or writes it where the directory has none and holds no logs either.
@@ -99,7 +116,33 @@ pub fn write_clean_stop<D: Disk>(disk: &D, path: &Path, epoch: Option<BrokerEpoc
     write_atomically(disk, &path.join(CLEAN_STOP), text.as_bytes())
 }
 
-pub fn format_running(opening: &Opening, directory: &DirIdentity, incarnation: IncarnationId) -> String {
+/// What a process hands on to the next if it ends before it has registered.
+#[derive(Debug, Clone, Default)]
+pub struct Heritage {
+    pub survived: Vec<IncarnationId>,
+    pub clean: Option<BrokerEpoch>,
+}
+
+/// Processes handed on at most; the oldest is the one that registered.
+const HERITAGE_MAX: usize = 64;
+
+impl Heritage {
+    pub fn of(previous: &Previous) -> Self {
+        let mut survived = previous.survived.clone();
+        while survived.len() > HERITAGE_MAX {
+            survived.remove(0);
+        }
+        Self { survived, clean: previous.clean_stop.flatten().or(previous.clean_before) }
+    }
+}
+
+pub fn format_running(
+    opening: &Opening,
+    directory: &DirIdentity,
+    incarnation: IncarnationId,
+    heritage: &Heritage,
+) -> String {
+    let before: Vec<_> = heritage.survived.iter().map(IncarnationId::to_string).collect();
     format_properties(&[
         ("version", RUNNING_VERSION.to_owned()),
         ("boot.id", opening.boot_id.clone().unwrap_or_default()),
@@ -107,17 +150,19 @@ pub fn format_running(opening: &Opening, directory: &DirIdentity, incarnation: I
         ("device", directory.device.to_string()),
         ("inode", directory.inode.to_string()),
         ("incarnation.id", incarnation.to_string()),
+        ("incarnations.before", before.join(",")),
+        ("clean.epoch.before", BrokerEpoch::to_wire(heritage.clean).to_string()),
     ])
 }
 
-/// The incarnation that ran here last, if all it wrote must still be in the page cache or on the disk: it ran on this very
+/// The incarnation that ran here last and what it handed on, if all it wrote must still be in the page cache or on the disk: it ran on this very
 /// boot, in this very directory, on a file system that keeps its cache (D10). Else what speaks against it.
-pub fn survivor<D: Disk>(disk: &D, path: &Path, opening: &Opening) -> io::Result<Result<IncarnationId, String>> {
+pub fn survivor<D: Disk>(disk: &D, path: &Path, opening: &Opening) -> io::Result<Result<Heritage, String>> {
     let Some(text) = read_text(disk, &path.join(RUNNING))? else { return Ok(Err("no running-marker".to_owned())) };
     Ok(judge_marker(&text, opening, &disk.identity(path)?))
 }
 
-fn judge_marker(text: &str, opening: &Opening, directory: &DirIdentity) -> Result<IncarnationId, String> {
+fn judge_marker(text: &str, opening: &Opening, directory: &DirIdentity) -> Result<Heritage, String> {
     let marker = parse_properties(text);
     let of = |key: &str| marker.get(key).map(String::as_str).ok_or_else(|| format!("the running-marker has no {key}"));
     let number = |key: &str| of(key)?.parse::<u64>().map_err(|_| format!("the running-marker's {key} is no number"));
@@ -137,5 +182,10 @@ fn judge_marker(text: &str, opening: &Opening, directory: &DirIdentity) -> Resul
     if (number("device")?, number("inode")?) != (directory.device, directory.inode) {
         return Err("this is another directory than the marker was written in".to_owned());
     }
-    of("incarnation.id")?.parse().map_err(|_| "the running-marker's incarnation.id is unreadable".to_owned())
+    let unreadable = |_| "the running-marker's incarnation.id is unreadable".to_owned();
+    let last: IncarnationId = of("incarnation.id")?.parse().map_err(unreadable)?;
+    let before = marker.get("incarnations.before").map_or("", String::as_str);
+    let before = before.split(',').filter_map(|id| id.parse().ok());
+    let clean = marker.get("clean.epoch.before").and_then(|epoch| epoch.parse().ok()).and_then(BrokerEpoch::from_wire);
+    Ok(Heritage { survived: std::iter::once(last).chain(before).collect(), clean })
 }

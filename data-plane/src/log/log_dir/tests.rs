@@ -1,3 +1,4 @@
+use highwater_quorum::controller::DataClaim;
 use highwater_wire::{BrokerId, ClusterId};
 
 use super::*;
@@ -88,15 +89,15 @@ fn only_the_same_boot_and_directory_prove_that_the_cache_survived() {
     let disk = SimDisk::new();
     let incarnation = IncarnationId::random();
     let (dir, previous) = open(&disk, &opening());
-    assert_eq!(previous.survived, None);
+    assert_eq!(previous.survived, []);
     dir.write_running_marker(incarnation).unwrap();
     drop(dir);
     let later = Opening { boot_time_ms: 11, ..opening() };
     let survived = |opening: &Opening| open(&disk, opening).1.survived;
-    assert_eq!(survived(&later), Some(incarnation));
-    assert_eq!(survived(&Opening { boot_id: Some("b2".to_owned()), ..later.clone() }), None, "another boot");
-    assert_eq!(survived(&Opening { boot_id: None, ..later.clone() }), None, "an unreadable boot id");
-    assert_eq!(survived(&Opening { boot_time_ms: 9, ..later.clone() }), None, "a smaller boot time");
+    assert_eq!(survived(&later), [incarnation]);
+    assert_eq!(survived(&Opening { boot_id: Some("b2".to_owned()), ..later.clone() }), [], "another boot");
+    assert_eq!(survived(&Opening { boot_id: None, ..later.clone() }), [], "an unreadable boot id");
+    assert_eq!(survived(&Opening { boot_time_ms: 9, ..later.clone() }), [], "a smaller boot time");
     disk.rename(Path::new(DIR), Path::new("/other")).unwrap();
     disk.create_dir_all(Path::new(DIR)).unwrap();
     for file in ["meta.properties", RUNNING] {
@@ -104,8 +105,53 @@ fn only_the_same_boot_and_directory_prove_that_the_cache_survived() {
         checkpoint::write_atomically(&disk, &Path::new(DIR).join(file), &content).unwrap();
     }
     let (_dir, previous) = open(&disk, &later);
-    assert_eq!(previous.survived, None);
+    assert_eq!(previous.survived, []);
     assert!(previous.doubt.unwrap().contains("another directory"));
+}
+
+/// A broker that is killed again while it starts has lost nothing, and the quorum knows only the process before
+/// (simulation, seed 123: leaderless for ever).
+#[test]
+fn a_process_killed_before_it_registered_hands_on_what_it_found() {
+    let disk = SimDisk::new();
+    let ids: Vec<_> = (0..3).map(|_| IncarnationId::random()).collect();
+    let (dir, _) = open(&disk, &opening());
+    dir.write_running_marker(ids[0]).unwrap();
+    dir.registered(ids[0]).unwrap();
+    drop(dir);
+    let (dir, _) = open(&disk, &opening());
+    dir.write_running_marker(ids[1]).unwrap();
+    drop(dir);
+    let (dir, previous) = open(&disk, &opening());
+    assert_eq!(previous.survived, [ids[1], ids[0]]);
+    let survivors = DataClaim::Survivors { incarnations: vec![ids[1], ids[0]], clean_epoch: None };
+    assert_eq!(previous.claim(), survivors);
+    dir.write_running_marker(ids[2]).unwrap();
+    dir.registered(ids[2]).unwrap();
+    drop(dir);
+    let (_dir, previous) = open(&disk, &opening());
+    assert_eq!(
+        previous.claim(),
+        DataClaim::SameBoot { incarnation: ids[2] },
+        "it has registered: the others count no more"
+    );
+}
+
+#[test]
+fn a_clean_stop_is_handed_on_until_a_process_has_registered() {
+    let disk = SimDisk::new();
+    let (dir, _) = open(&disk, &opening());
+    dir.close_cleanly(Some(BrokerEpoch(5))).unwrap();
+    drop(dir);
+    let reboot = Opening { boot_id: Some("b2".to_owned()), ..opening() };
+    let (dir, _) = open(&disk, &reboot);
+    let started = IncarnationId::random();
+    dir.write_running_marker(started).unwrap();
+    drop(dir);
+    let (_dir, previous) = open(&disk, &reboot);
+    let clean_epoch = Some(BrokerEpoch(5));
+    assert_eq!((previous.clean_stop, previous.clean_before), (None, clean_epoch));
+    assert_eq!(previous.claim(), DataClaim::Survivors { incarnations: vec![started], clean_epoch });
 }
 
 #[test]

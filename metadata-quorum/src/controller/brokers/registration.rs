@@ -85,6 +85,12 @@ fn proof(previous: Option<&BrokerRegistration>, request: &RegisterBroker) -> Dat
         (Some(previous), DataClaim::SameBoot { incarnation }) if *incarnation == previous.incarnation => {
             DataProof::SameBoot
         }
+        (Some(previous), DataClaim::Survivors { clean_epoch: Some(epoch), .. }) if *epoch == previous.epoch => {
+            DataProof::CleanStop
+        }
+        (Some(previous), DataClaim::Survivors { incarnations, .. }) if incarnations.contains(&previous.incarnation) => {
+            DataProof::SameBoot
+        }
         _ => DataProof::None,
     }
 }

@@ -1,6 +1,6 @@
 //! R166–R176, D7–D10: registrations, fences, shutdowns.
 
-use highwater_wire::{BrokerEpoch, BrokerId, DirectoryId, Timestamp};
+use highwater_wire::{BrokerEpoch, BrokerId, DirectoryId, IncarnationId, Timestamp};
 
 use crate::controller::testing::*;
 use crate::controller::*;
@@ -72,9 +72,18 @@ fn the_proof_of_a_registration_is_compared_with_the_last_one() {
     let (right, epoch) = (quorum.same_boot(1), quorum.epoch(1));
     let wrong_process = DataClaim::SameBoot { incarnation: process(1, 77) };
     let wrong_epoch = DataClaim::CleanStop { epoch: BrokerEpoch(epoch.0 - 1) };
+    // Seed 272 of the simulation: killed before it knew whether it had registered.
+    let survivors = |last: &[IncarnationId], clean_epoch| {
+        let incarnations = std::iter::once(process(1, 77)).chain(last.iter().copied()).collect();
+        DataClaim::Survivors { incarnations, clean_epoch }
+    };
+    let registered = quorum.image.broker(BrokerId(1)).unwrap().incarnation;
     for (claim, proof) in [
         (right, DataProof::SameBoot),
         (quorum.clean_stop(1), DataProof::CleanStop),
+        (survivors(&[registered], None), DataProof::SameBoot),
+        (survivors(&[], Some(epoch)), DataProof::CleanStop),
+        (survivors(&[], None), DataProof::None),
         (wrong_process, DataProof::None),
         (wrong_epoch, DataProof::None),
         (DataClaim::Nothing, DataProof::None),
