@@ -382,6 +382,7 @@ impl Replication {
     }
 
     fn end_role(&mut self, refusal: &Refusal, effects: &mut Vec<Effect>) -> Offset {
+        self.partition_epoch = self.partition_epoch();
         let role = std::mem::replace(&mut self.role, Role::Idle { high_watermark: Offset::ZERO });
         let high_watermark = match role {
             #[cfg(feature = "sim")]

@@ -165,6 +165,13 @@ impl Leader {
         self.followers.iter().map(|follower| (follower.id, follower.progress.end()))
     }
 
+    /// The same with the process that said so; followers that said nothing are left out.
+    pub fn reported_ends(&self) -> impl Iterator<Item = (BrokerId, BrokerEpoch, Offset)> + '_ {
+        self.followers
+            .iter()
+            .filter_map(|follower| Some((follower.id, follower.progress.broker_epoch()?, follower.progress.end()?)))
+    }
+
     /// Producers that wait.
     pub fn waiting_produces(&self) -> usize {
         self.acks.len() + self.flush_acks.len()
