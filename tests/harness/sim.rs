@@ -39,6 +39,8 @@ use self::workload::Workload;
 
 /// µs a produce may be overdue at a broker that runs (L2).
 const OVERDUE_MAX: u64 = 2_000_000;
+/// µs after a pause before anything can be called overdue.
+const PAUSE_GRACE: u64 = 1_000_000;
 
 /// A cluster, its clients, and everything between them.
 pub struct World {
@@ -50,6 +52,8 @@ pub struct World {
     rng: Rng,
     /// Members that lost data and are not back in the ISR yet.
     lossy: std::collections::BTreeSet<(TopicPartition, BrokerId)>,
+    /// Partitions of which more was lost at once than is promised to survive.
+    beyond: std::collections::BTreeSet<TopicPartition>,
 }
 
 impl World {
@@ -70,10 +74,11 @@ impl World {
             core.after(1_000 * id.0 as u64, Event::Start { broker: id });
         }
         let rng = core.rng.fork(4);
-        let mut quorum = Quorum::new(core.rng.fork(5));
+        let mut quorum = Quorum::new(core.rng.fork(5), core.swarm.session_ms);
         quorum.form(&mut core);
         let workload = Workload::new(&mut core);
-        let mut world = Self { core, nodes, quorum, workload, rng, lossy: Default::default() };
+        let mut world =
+            Self { core, nodes, quorum, workload, rng, lossy: Default::default(), beyond: Default::default() };
         world.schedule_faults();
         world
     }
@@ -249,7 +254,9 @@ impl World {
             node.end(&mut self.core, end);
             self.core.after(delay, Event::Start { broker: id });
         } else {
-            let overdue = process.most_overdue(self.core.now);
+            // What waited while the machine stood still is dealt with first.
+            let grace = node.went_on_at + PAUSE_GRACE;
+            let overdue = if self.core.now < grace { 0 } else { process.most_overdue(self.core.now) };
             let verdict = must(overdue <= OVERDUE_MAX, "L2", || {
                 format!("{id}: a produce is unanswered {} ms after its deadline", overdue / 1_000)
             });
@@ -263,6 +270,7 @@ impl World {
             return;
         }
         node.paused = false;
+        node.went_on_at = self.core.now;
         if let Some(truth) = self.core.truth.get_mut(&id) {
             truth.paused = false;
         }

@@ -115,6 +115,9 @@ pub struct ReplicaBook {
     pub mirror: Mirror,
     /// The process that hosted it, counted over the whole run.
     pub process: u64,
+    pub broker_epoch: i64,
+    /// When its log was opened (µs): of producers' windows it then knew only the newest batch (R57).
+    pub opened_at: u64,
     /// Up and hosting it now.
     pub alive: bool,
     /// What its disk had to keep through all that happened since it was open: exclusive.
@@ -203,6 +206,8 @@ pub struct Book {
 pub struct Look<'a> {
     pub at: TopicPartition,
     pub broker: BrokerId,
+    /// Of the registration of its process; −1: none.
+    pub broker_epoch: i64,
     pub process: u64,
     pub leads: bool,
     pub leader_epoch: i32,
@@ -216,8 +221,8 @@ pub struct Look<'a> {
     pub epochs: &'a [(i32, i64)],
     pub isr: &'a [BrokerId],
     pub maximal_isr: &'a [BrokerId],
-    /// Followers' ends as the leader believes them.
-    pub believed: &'a [(BrokerId, i64)],
+    /// Followers' ends as the leader believes them, with the broker epoch of the fetch that said so.
+    pub believed: &'a [(BrokerId, i64, i64)],
 }
 
 #[cfg(test)]

@@ -99,6 +99,7 @@ pub enum ControllerTimer {
     Probed {
         broker: BrokerId,
         epoch: highwater_wire::BrokerEpoch,
+        suspected: Millis,
     },
     /// A request that was late.
     Late(Box<Packet<Message>>),

@@ -3,6 +3,7 @@
 use highwater_wire::{BrokerId, TopicPartition};
 
 use super::World;
+use super::book::PartitionBook;
 use super::core::{Event, Fault};
 use super::network::Place;
 use super::node::End;
@@ -52,6 +53,11 @@ const KINDS: [Fault; 16] = [
     Fault::DeleteTopic,
 ];
 
+/// Whether a broker holds, or is to hold, a replica.
+fn is_assigned(partition: &PartitionBook, broker: BrokerId) -> bool {
+    partition.quorum.as_ref().is_some_and(|state| state.replicas.contains(&broker))
+}
+
 impl World {
     pub(super) fn schedule_faults(&mut self) {
         self.core.after(TOPIC_LOOK, Event::Fault(Fault::MakeTopics));
@@ -91,7 +97,7 @@ impl World {
                     && !self.quorum.is_out()
                 {
                     self.core.fault(|| format!("false suspicion of b{broker}"));
-                    self.quorum.fence(&mut self.core, &[broker], "a false suspicion");
+                    self.quorum.suspect_falsely(&mut self.core, broker);
                 }
             }
             Fault::ControllerOut => {
@@ -195,7 +201,7 @@ impl World {
         self.core.fault(|| format!("b{broker} ends: {end:?}, back in {} ms", restart_after / 1_000));
         if loses {
             for (&at, partition) in &self.core.book.partitions {
-                if partition.replicas.contains_key(&broker) {
+                if is_assigned(partition, broker) {
                     self.lossy.insert((at, broker));
                 }
             }
@@ -224,10 +230,13 @@ impl World {
         if budget == Budget::None {
             return true;
         }
-        self.core.book.partitions.iter().filter(|(_, p)| p.replicas.contains_key(&broker)).all(|(at, partition)| {
+        self.core.book.partitions.iter().filter(|(_, p)| is_assigned(p, broker)).all(|(at, partition)| {
             let lossy = |id: &BrokerId| *id == broker || self.lossy.contains(&(*at, *id));
             match budget {
-                Budget::Strict => partition.replicas.keys().filter(|id| lossy(id)).count() < partition.min_isr,
+                Budget::Strict => {
+                    let replicas = partition.quorum.iter().flat_map(|state| &state.replicas);
+                    replicas.filter(|id| lossy(id)).count() < partition.min_isr
+                }
                 _ => partition.members().iter().any(|id| !lossy(id)),
             }
         })
@@ -346,13 +355,36 @@ impl World {
         self.core.after(TOPIC_LOOK, Event::Fault(Fault::MakeTopics));
         for number in 0..self.core.swarm.topics.len() {
             if self.quorum.image.topic_named(&format!("topic{number}")).is_none() {
-                self.quorum.create_topic(&mut self.core, number);
+                if self.quorum.create_topic(&mut self.core, number) {
+                    self.note_losses_before(number);
+                }
             }
         }
     }
 
-    /// Partitions of which more was lost at once than was promised to survive.
-    pub(super) fn is_within_promise(&self, _at: TopicPartition) -> bool {
-        self.core.swarm.budget == Budget::Strict
+    /// The quorum may place a new topic on a broker of which it does not know yet that it lost everything.
+    fn note_losses_before(&mut self, number: usize) {
+        let Some(topic) = self.quorum.image.topic_named(&format!("topic{number}")) else { return };
+        for (partition, state) in (0i32..).zip(&topic.partitions) {
+            let at = TopicPartition::new(topic.id, partition);
+            let lossy = |id: &&BrokerId| {
+                self.nodes.get(id).is_some_and(|node| {
+                    let registered = node.process.as_ref().is_some_and(|p| {
+                        self.quorum.image.broker(**id).is_some_and(|b| b.incarnation == p.incarnation)
+                    });
+                    node.lossy && !registered
+                })
+            };
+            let lost: Vec<BrokerId> = state.replicas.iter().filter(lossy).copied().collect();
+            if self.core.book.partitions.get(&at).is_some_and(|p| lost.len() >= p.min_isr) {
+                self.beyond.insert(at);
+            }
+            self.lossy.extend(lost.into_iter().map(|id| (at, id)));
+        }
+    }
+
+    /// Not more was lost of it at once than is promised to survive.
+    pub(super) fn is_within_promise(&self, at: TopicPartition) -> bool {
+        self.core.swarm.budget == Budget::Strict && !self.beyond.contains(&at)
     }
 }

@@ -46,7 +46,7 @@ impl Book {
 
     /// A replica was opened: it must hold what its disk had to keep.
     pub fn reopened(&mut self, look: &Look<'_>, now: ReplicaBook) -> Verdict {
-        let partition = self.partition(look.at);
+        let Some(partition) = self.partitions.get_mut(&look.at) else { return Ok(()) };
         let Some(before) = partition.replicas.get(&look.broker) else {
             partition.replicas.insert(look.broker, now);
             return Ok(());
@@ -68,7 +68,8 @@ impl Book {
         counts: &mut Counts,
     ) -> Verdict {
         let at = look.at;
-        let partition = self.partition(at);
+        // A topic that is deleted lives on at brokers that have not heard of it.
+        let Some(partition) = self.partitions.get_mut(&at) else { return Ok(()) };
         let Some(replica) = partition.replicas.get(&look.broker) else { return Ok(()) };
         let before_watermark = replica.high_watermark;
         let took_over = look.leads && !(replica.leads && replica.leader_epoch == look.leader_epoch);
@@ -103,7 +104,9 @@ impl Book {
         }
         let epochs_seen = look.epochs.len();
         // S7, S10 and T3 look at the book as it was before this event told of anything new.
-        if took_over {
+        // One that took an old epoch, late, commits nothing any more.
+        let current = partition.quorum.as_ref().is_none_or(|state| state.leader_epoch.0 <= look.leader_epoch);
+        if took_over && current {
             leader_completeness::took_over(look, partition)?;
         }
         {
@@ -115,6 +118,7 @@ impl Book {
             replica.leader_epoch = look.leader_epoch;
             replica.partition_epoch = look.partition_epoch;
             replica.leads = look.leads;
+            replica.broker_epoch = look.broker_epoch;
             replica.epochs_seen = epochs_seen;
         }
         if look.leads {

@@ -57,12 +57,16 @@ pub struct Node {
     /// Paused until then: everything that reaches it waits in `inbox`.
     pub paused: bool,
     pub inbox: Vec<Event>,
+    /// When the last pause ended (µs).
+    pub went_on_at: u64,
     /// New images wait until they are released.
     pub images_held: bool,
     /// The newest image that waits.
     pub waiting_image: Option<Arc<MetadataImage>>,
     /// How the last process ended.
     pub ended: Option<End>,
+    /// It lost data since the quorum last heard of a registration of it.
+    pub lossy: bool,
 }
 
 /// One hosted replica.
@@ -117,9 +121,11 @@ impl Node {
             process: None,
             paused: false,
             inbox: Vec::new(),
+            went_on_at: 0,
             images_held: false,
             waiting_image: None,
             ended: None,
+            lossy: false,
         }
     }
 
@@ -144,11 +150,7 @@ impl Node {
             Ok(opened) => opened,
             Err(error) => panic!("{} cannot open its directory: {error}", self.id),
         };
-        let claim = match (previous.clean_stop, previous.survived) {
-            (Some(Some(epoch)), _) => DataClaim::CleanStop { epoch },
-            (_, Some(incarnation)) => DataClaim::SameBoot { incarnation },
-            _ => DataClaim::Nothing,
-        };
+        let claim = previous.claim();
         let ended = self.ended;
         core.trace.line(core.now, || {
             format!(
@@ -174,6 +176,7 @@ impl Node {
         self.inbox.clear();
         self.waiting_image = None;
         self.ended = Some(end);
+        self.lossy |= matches!(end, End::PowerLoss | End::Wiped);
         core.images.remove(&self.id);
         match end {
             End::Killed | End::Stopped => self.disk.crash(Crash::Killed),

@@ -13,8 +13,9 @@ use highwater_quorum::controller::{
     Answer, Command, CreateTopic, ElectionKind, FencedBroker, RULE_VERSION, RegisterBroker,
 };
 use highwater_quorum::image::BrokerState;
+use highwater_quorum::planner::{Liveness, place};
 use highwater_quorum::{Change, ImageVersion, MetadataImage, Refusal, decide};
-use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, TopicId, TopicPartition};
+use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Millis, TopicId, TopicPartition};
 
 use super::core::{ControllerTimer, Core, Event};
 use super::message::Message;
@@ -32,8 +33,8 @@ pub struct Quorum {
     rng: Rng,
     /// No raft leader until then.
     out: bool,
-    /// When each broker was last heard of; a new raft leader starts with now.
-    heard: BTreeMap<BrokerId, u64>,
+    /// The shipped planner; a new raft leader starts with a fresh one.
+    liveness: Liveness,
     /// What each broker said it has applied.
     versions: BTreeMap<BrokerId, ImageVersion>,
     /// When a stopping broker's shutdown was registered.
@@ -42,13 +43,13 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    pub fn new(rng: Rng) -> Self {
+    pub fn new(rng: Rng, session_ms: u64) -> Self {
         Self {
             image: Arc::default(),
             index: 0,
             rng,
             out: false,
-            heard: BTreeMap::new(),
+            liveness: Liveness::new(Millis(session_ms), Millis::ZERO),
             versions: BTreeMap::new(),
             shutdown_at: BTreeMap::new(),
             topics_made: 0,
@@ -165,7 +166,8 @@ impl Quorum {
             Message::Suspect { broker, epoch } => {
                 // Two probes, at least 50 ms apart.
                 let delay = self.rng.within(60_000, 120_000);
-                return core.after(delay, Event::Controller(ControllerTimer::Probed { broker, epoch }));
+                let suspected = core.clock().mono;
+                return core.after(delay, Event::Controller(ControllerTimer::Probed { broker, epoch, suspected }));
             }
             other => unreachable!("the controller is not asked {other:?}"),
         };
@@ -180,23 +182,17 @@ impl Quorum {
         if let Some(registered) = self.image.brokers.get(&broker)
             && registered.incarnation != request.incarnation
         {
-            let silent = self.silence(core, broker) > core.swarm.session_ms * 1_000;
+            let silence = self.liveness.silence(broker, registered.epoch, core.clock().mono);
+            let silent = silence >= Millis(core.swarm.session_ms);
             let proved = core.swarm.restarts_proved
                 && core.truth.get(&broker).is_some_and(|t| t.incarnation == Some(request.incarnation) && !t.paused);
             request.previous_is_dead = silent || proved;
         }
         match self.decide(core, &Command::RegisterBroker(request)) {
-            Ok(Answer::Registered { epoch }) => {
-                self.heard.insert(broker, core.now);
-                Ok(epoch)
-            }
+            Ok(Answer::Registered { epoch }) => Ok(epoch),
             Ok(other) => unreachable!("a registration answers {other:?}"),
             Err(refusal) => Err(ErrorCode::from(&refusal)),
         }
-    }
-
-    fn silence(&self, core: &Core, broker: BrokerId) -> u64 {
-        core.now - self.heard.get(&broker).copied().unwrap_or(0)
     }
 
     fn heartbeat(&mut self, core: &mut Core, heartbeat: &Heartbeat) -> Result<HeartbeatAnswer, ErrorCode> {
@@ -207,7 +203,7 @@ impl Quorum {
         if registered.epoch != heartbeat.epoch {
             return Err(ErrorCode::StaleBrokerEpoch);
         }
-        self.heard.insert(broker, core.now);
+        self.liveness.heartbeat(broker, heartbeat.epoch, heartbeat.incarnation, core.clock().mono);
         self.versions.insert(broker, heartbeat.version);
         let time = core.wall();
         let caught_up = heartbeat.version.0 as i64 >= registered.epoch.0;
@@ -253,16 +249,15 @@ impl Quorum {
                     self.end_sessions(core);
                 }
             }
-            ControllerTimer::Probed { broker, epoch } => {
+            ControllerTimer::Probed { broker, epoch, suspected } => {
                 let truth = core.truth.get(&broker).copied();
                 let registered = self.image.brokers.get(&broker).filter(|b| b.epoch == epoch);
                 if let (Some(truth), Some(registered)) = (truth, registered)
                     && !self.out
                     && truth.machine_up
                     && truth.incarnation != Some(registered.incarnation)
-                    && registered.state != BrokerState::Fenced
                 {
-                    self.fence(core, &[broker], "connection refused twice");
+                    self.prove_dead(core, broker, epoch, suspected, "connection refused twice");
                 }
             }
             ControllerTimer::Late(packet) => self.handle(core, *packet),
@@ -272,28 +267,31 @@ impl Quorum {
     }
 
     fn end_sessions(&mut self, core: &mut Core) {
-        let session = core.swarm.session_ms * 1_000;
-        let overdue: Vec<BrokerId> = self
-            .image
-            .brokers
-            .iter()
-            .filter(|(id, b)| b.state != BrokerState::Fenced && self.silence(core, **id) > session)
-            .map(|(id, _)| *id)
-            .collect();
-        if !overdue.is_empty() {
-            self.fence(core, &overdue, "session ended");
+        let brokers = self.liveness.expired(&self.image, core.clock().mono);
+        if !brokers.is_empty() {
+            self.fence(core, brokers);
         }
     }
 
-    /// Fences brokers, rightly or not.
-    pub fn fence(&mut self, core: &mut Core, brokers: &[BrokerId], note: &str) {
-        let brokers: Vec<_> = brokers
-            .iter()
-            .filter_map(|id| self.image.brokers.get(id))
-            .map(|b| FencedBroker { broker: b.id, epoch: b.epoch, note: note.to_owned() })
-            .collect();
+    fn fence(&mut self, core: &mut Core, brokers: Vec<FencedBroker>) {
         let command = Command::FenceBrokers { brokers, watermarks: Vec::new(), time: core.wall() };
         let _refused = self.decide(core, &command);
+    }
+
+    /// Fences on proof, rightly or not, unless the planner spares the broker (D7).
+    fn prove_dead(&mut self, core: &mut Core, broker: BrokerId, epoch: BrokerEpoch, suspected: Millis, how: &str) {
+        match self.liveness.prove_dead(&self.image, broker, epoch, suspected, how, core.clock().mono) {
+            Ok(fenced) => self.fence(core, vec![fenced]),
+            Err(refusal) => core.trace.line(core.now, || format!("  {broker} is not fenced on proof: {refusal}")),
+        }
+    }
+
+    /// A suspicion of a broker that lives (a firewall that rejects): it is fenced all the same.
+    pub fn suspect_falsely(&mut self, core: &mut Core, broker: BrokerId) {
+        if let Some(epoch) = self.image.brokers.get(&broker).map(|b| b.epoch) {
+            let suspected = core.clock().mono + Millis(1);
+            self.prove_dead(core, broker, epoch, suspected, "a false suspicion");
+        }
     }
 
     /// The raft leader is gone; nobody answers until another one is there.
@@ -305,10 +303,7 @@ impl Quorum {
     /// Another raft leader: it gives everybody a fresh session (D8).
     pub fn come_back(&mut self, core: &mut Core) {
         self.out = false;
-        let now = core.now;
-        for heard in self.heard.values_mut() {
-            *heard = now;
-        }
+        self.liveness = Liveness::new(Millis(core.swarm.session_ms), core.clock().mono);
     }
 
     pub fn is_out(&self) -> bool {
@@ -340,15 +335,14 @@ impl Quorum {
             return false;
         }
         let draw = core.swarm.topics[number].clone();
-        let active: Vec<BrokerId> = self.image.brokers.values().filter(|b| b.is_active()).map(|b| b.id).collect();
-        if active.len() < draw.replication_factor {
+        if self.image.active_brokers().count() < draw.replication_factor {
             return false;
         }
         self.topics_made += 1;
-        let start = self.rng.below(active.len() as u64) as usize;
-        let assignments = (0..draw.partitions as usize)
-            .map(|p| (0..draw.replication_factor).map(|r| active[(start + p + r) % active.len()]).collect())
-            .collect();
+        let seed = self.rng.next();
+        let Ok(assignments) = place(&self.image, draw.partitions as usize, draw.replication_factor, seed) else {
+            return false;
+        };
         let mut configs = BTreeMap::from([
             ("min.insync.replicas".to_owned(), draw.min_isr.to_string()),
             ("segment.bytes".to_owned(), draw.segment_bytes.to_string()),
@@ -371,8 +365,9 @@ impl Quorum {
             manual: false,
             time: core.wall(),
         });
-        core.counts.topics += 1;
-        self.decide(core, &command).is_ok()
+        let made = self.decide(core, &command).is_ok();
+        core.counts.topics += u64::from(made);
+        made
     }
 
     /// Deletes a topic by its number in the swarm.

@@ -22,16 +22,18 @@ pub fn shape(look: &Look<'_>, replica: &ReplicaBook) -> Verdict {
     must(increasing, "S1", || format!("{} on {}: epoch history {:?}", look.at, look.broker, look.epochs))
 }
 
-/// S1: the epoch history equals a scan of the log, plus at most one entry without records.
+/// S1: the epoch history equals a scan of the log, plus at most one entry without records. After a kill the log may begin
+/// at an older checkpoint of its start than the history does (R274); records below the history are of no interest.
 pub fn epochs_match_the_log(look: &Look<'_>, replica: &ReplicaBook) -> Verdict {
     let mut entries = look.epochs.iter().peekable();
     let mut epoch = None;
-    for batch in replica.mirror.batches.iter().filter(|b| b.end > look.start) {
+    let begins = look.epochs.first().map_or(look.start, |(_, start)| look.start.max(*start));
+    for batch in replica.mirror.batches.iter().filter(|b| b.end > begins) {
         if epoch == Some(batch.epoch) {
             continue;
         }
         epoch = Some(batch.epoch);
-        let first = batch.base.max(look.start);
+        let first = batch.base.max(begins);
         // The first entry may begin earlier or be moved to the start of the log (R148).
         let found = entries.by_ref().find(|(e, _)| *e == batch.epoch);
         must(found.is_some_and(|(_, start)| *start <= first), "S1", || {
@@ -73,9 +75,12 @@ pub fn below_watermark(look: &Look<'_>, book: &PartitionBook) -> Verdict {
 /// S11: what a leader believes of a follower that follows it is true.
 pub fn believed_ends(look: &Look<'_>, book: &PartitionBook) -> Verdict {
     let leader = &book.replicas[&look.broker];
-    for &(follower, end) in look.believed {
+    for &(follower, epoch, end) in look.believed {
         let Some(replica) = book.replicas.get(&follower) else { continue };
-        let follows = replica.alive && !replica.leads && replica.leader_epoch == look.leader_epoch;
+        let follows = replica.alive
+            && !replica.leads
+            && replica.leader_epoch == look.leader_epoch
+            && replica.broker_epoch == epoch;
         if !follows || end <= leader.mirror.origin || end <= replica.mirror.origin {
             continue;
         }
@@ -123,6 +128,12 @@ pub fn reopened(look: &Look<'_>, before: &ReplicaBook, now: &ReplicaBook) -> Ver
         format!("{} on {}: reopened with other records from {agreed} on", look.at, look.broker)
     })?;
     must(agreed >= kept_up_to.min(old.end()), "T5", || {
-        format!("{} on {}: {kept_up_to} was on disk, reopened with what it held up to {agreed}", look.at, look.broker)
+        format!(
+            "{} on {}: {kept_up_to} was on disk, reopened with what it held up to {agreed} ({:?}, now {:?})",
+            look.at,
+            look.broker,
+            old.batch_at(agreed),
+            new.batch_at(agreed)
+        )
     })
 }

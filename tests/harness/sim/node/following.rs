@@ -1,5 +1,7 @@
 //! The follower's side: one fetch loop per leader broker, one request under way in each (D21, R151).
 
+use std::collections::{BTreeMap, VecDeque};
+
 use highwater_data::replica::message::{
     FetchPoint, FetchedFromLeader, FollowerNext, LeaderAnswer, LeaderOffsets, ReplicaReply, ReplicaRequest,
 };
@@ -26,13 +28,13 @@ pub(super) enum Next {
     UnderWay(FetchPoint),
 }
 
-/// The loop to one leader.
+/// The loop to one leader: one request under way, and a second one only when there is news from outside (a partition to
+/// follow, one that was synced), which makes the leader answer the first at once.
 #[derive(Debug, Default)]
 pub(super) struct Fetcher {
-    call: Option<Call>,
-    /// Generation of the connection the request went out on.
+    calls: VecDeque<(Call, Vec<(TopicPartition, FetchPoint)>)>,
+    /// Generation of the connection the requests went out on.
     generation: u64,
-    points: Vec<(TopicPartition, FetchPoint)>,
     offsets: Vec<(Call, TopicPartition, FetchPoint)>,
 }
 
@@ -84,28 +86,30 @@ impl Process {
                 core.after(2_000_000, super::Event::Node { broker: self.id, process: self.number, timer: due });
             }
         }
-        if fetcher.call.is_some() {
+        if fetcher.calls.len() > 1 {
             return;
         }
         let mut points = Vec::new();
+        let mut news = false;
         for (at, hosted) in &mut self.hosted {
-            let point = match hosted.next {
-                Next::Fetch(point) => point,
-                Next::Pause(point, until) if until <= core.now => point,
+            let (point, new) = match hosted.next {
+                Next::Fetch(point) => (point, true),
+                Next::Pause(point, until) if until <= core.now => (point, true),
+                Next::UnderWay(point) if !fetcher.offsets.iter().any(|(_, asked, _)| asked == at) => (point, false),
                 _ => continue,
             };
             if point.leader == leader {
                 hosted.next = Next::UnderWay(point);
                 points.push((*at, point));
+                news |= new;
             }
         }
-        if points.is_empty() {
+        if !news {
             return;
         }
         let call = core.call();
-        fetcher.call = Some(call);
+        fetcher.calls.push_back((call, points.clone()));
         fetcher.generation = core.net.generation(link);
-        fetcher.points.clone_from(&points);
         core.request(link, Message::Fetch { call, broker: self.id, epoch, points });
         // D34: a fetch is given up MaxWait + 2 s after it was sent.
         let patience = (core.swarm.fetch_wait_ms + 2_000) * 1_000;
@@ -121,17 +125,22 @@ impl Process {
     ) {
         let Place::Broker(leader) = link.to else { return };
         let leader = BrokerId(leader);
-        let Some(fetcher) = self.fetchers.get_mut(&leader).filter(|f| f.call == Some(call)) else { return };
-        fetcher.call = None;
-        let points = std::mem::take(&mut fetcher.points);
-        // Whoever is not in the answer stays where it was (R88).
+        let Some(fetcher) = self.fetchers.get_mut(&leader) else { return };
+        if fetcher.calls.front().is_none_or(|(c, _)| *c != call) {
+            return;
+        }
+        let (_, points) = fetcher.calls.pop_front().expect("looked at above");
+        // Whoever is not in the answer stays where it was (R88), unless the next request asks for it.
         for (at, point) in points {
+            let asked_again = fetcher.calls.front().is_some_and(|(_, next)| next.contains(&(at, point)));
             if let Some(hosted) = self.hosted.get_mut(&at)
                 && hosted.next == Next::UnderWay(point)
+                && !asked_again
             {
                 hosted.next = Next::Fetch(point);
             }
         }
+        let more = !fetcher.calls.is_empty();
         for (at, requested, answer) in answers {
             let answer = match answer {
                 PartitionAnswer::Records { records, high_watermark, log_start } => {
@@ -145,7 +154,9 @@ impl Process {
             };
             self.feed(core, at, requested, answer);
         }
-        self.kick(core, leader);
+        if !more {
+            self.kick(core, leader);
+        }
     }
 
     fn feed(&mut self, core: &mut Core, at: TopicPartition, requested: FetchPoint, answer: LeaderAnswer) {
@@ -199,7 +210,7 @@ impl Process {
         let Place::Broker(leader) = link.to else { return self.controller_due(core, call) };
         let leader = BrokerId(leader);
         let Some(fetcher) = self.fetchers.get(&leader) else { return };
-        if fetcher.call == Some(call) || fetcher.offsets.iter().any(|(c, _, _)| *c == call) {
+        if fetcher.calls.iter().any(|(c, _)| *c == call) || fetcher.offsets.iter().any(|(c, _, _)| *c == call) {
             let generation = core.net.generation(link);
             core.net.reset(link);
             self.leader_lost(core, leader, generation);
@@ -212,8 +223,8 @@ impl Process {
         if fetcher.generation > generation {
             return;
         }
-        fetcher.call = None;
-        let failed = std::mem::take(&mut fetcher.points);
+        let failed: BTreeMap<_, _> =
+            std::mem::take(&mut fetcher.calls).into_iter().flat_map(|(_, points)| points).collect();
         let asked = std::mem::take(&mut fetcher.offsets);
         for (at, point) in failed {
             self.feed(core, at, point, LeaderAnswer::Error(ErrorCode::NetworkException));

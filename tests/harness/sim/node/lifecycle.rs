@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use highwater_data::disk::SimDisk;
-use highwater_data::log::{Log, LogName, LogSettings, SyncJob};
+use highwater_data::log::{Log, LogName, LogSettings, OpenError, SyncJob};
 use highwater_data::replica::message::{Assignment, Became, IsrAnswered, Peer, Peers, ReplicaReply, ReplicaRequest};
 use highwater_data::replica::{Replica, ReplicaConfig};
 use highwater_quorum::MetadataImage;
@@ -76,6 +76,7 @@ impl Process {
             Ok(epoch) => {
                 core.trace.line(core.now, || format!("  b{} is registered as {epoch}", self.id));
                 self.epoch = Some(epoch);
+                self.storage_failed |= self.dir.registered(self.incarnation).is_err();
                 self.phase = Phase::CatchingUp;
                 self.beat(core);
                 self.act(core);
@@ -215,6 +216,10 @@ impl Process {
         let Some(own) = image.brokers.get(&self.id).filter(|b| b.epoch == epoch) else { return };
         core.images.insert(self.id, image.clone());
         let first = self.phase == Phase::CatchingUp;
+        if first && !self.set_strays_aside(core, &image) {
+            self.storage_failed = true;
+            return;
+        }
         let changes = local_changes(&self.acted, &image, self.id);
         self.acted = image.clone();
         let peers: Arc<Peers> = Arc::new(Peers(
@@ -263,6 +268,23 @@ impl Process {
         }
     }
 
+    /// R27: logs of topics that are gone, or of nobody here.
+    fn set_strays_aside(&self, core: &Core, image: &MetadataImage) -> bool {
+        let Ok(found) = self.dir.found() else { return false };
+        for log in found {
+            let at = image.topic_named(&log.name.topic).map(|topic| TopicPartition::new(topic.id, log.name.partition));
+            let ours = at.and_then(|at| image.partition(at)).is_some_and(|state| state.replicas.contains(&self.id))
+                && log.topic.is_none_or(|topic| at.is_some_and(|at| at.topic == topic));
+            if !ours {
+                core.trace.line(core.now, || format!("  b{} sets {} aside", self.id, log.name));
+                if self.dir.set_aside(&log.name).is_err() {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
     fn become_what_it_says(&mut self, core: &mut Core, local: &LocalPartition, peers: &Arc<Peers>, first: bool) {
         let at = local.at;
         if !self.hosted.contains_key(&at) && !self.open(core, local, first) {
@@ -292,7 +314,11 @@ impl Process {
     fn open(&mut self, core: &mut Core, local: &LocalPartition, first: bool) -> bool {
         let name = LogName::new(local.topic_name.clone(), local.at.partition);
         let settings = LogSettings::from(local.config.as_ref());
-        let (log, report) = match Log::open(&self.dir, &name, local.at.topic, settings, core.wall()) {
+        let mut opened = Log::open(&self.dir, &name, local.at.topic, settings.clone(), core.wall());
+        if matches!(opened, Err(OpenError::InconsistentTopicId { .. })) && self.dir.set_aside(&name).is_ok() {
+            opened = Log::open(&self.dir, &name, local.at.topic, settings, core.wall());
+        }
+        let (log, report) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 core.trace.line(core.now, || format!("  b{} cannot open {name}: {error}", self.id));
@@ -300,7 +326,9 @@ impl Process {
                 return false;
             }
         };
-        if first && report.may_have_lost_records() {
+        let state = &local.state;
+        let claimed = [&state.isr, &state.elr, &state.last_known_elr].into_iter().any(|list| list.contains(&self.id));
+        if first && report.may_have_lost_records() && claimed {
             self.lost.push(local.at);
         }
         core.trace.line(core.now, || format!("  b{} opens {name}: {report:?}", self.id));

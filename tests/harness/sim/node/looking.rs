@@ -14,17 +14,20 @@ use super::{Hosted, Process};
 fn batches_from(hosted: &Hosted, from: i64) -> Vec<(i64, i64, i32, u32)> {
     let view = hosted.replica.log().view();
     let mut batches = Vec::new();
-    if from >= view.end.0 {
-        return batches;
-    }
-    let plan = hosted.replica.log().plan_read(Offset(from), view.end, usize::MAX, true);
-    let bytes = plan.and_then(|plan| plan.read()).expect("a log reads what it holds");
-    let mut at = 0;
-    while at < bytes.len() {
-        let header = BatchHeader::parse(&bytes[at..]).expect("a log holds batches");
-        let end = header.base_offset + i64::from(header.last_offset_delta) + 1;
-        batches.push((header.base_offset, end, header.leader_epoch, header.crc));
-        at += header.length as usize + 12;
+    let mut next = from;
+    // A read ends with its segment.
+    while next < view.end.0 {
+        let plan = hosted.replica.log().plan_read(Offset(next), view.end, usize::MAX, true);
+        let bytes = plan.and_then(|plan| plan.read()).expect("a log reads what it holds");
+        let mut at = 0;
+        while at < bytes.len() {
+            let header = BatchHeader::parse(&bytes[at..]).expect("a log holds batches");
+            let end = header.base_offset + i64::from(header.last_offset_delta) + 1;
+            batches.push((header.base_offset, end, header.leader_epoch, header.crc));
+            at += header.length as usize + 12;
+            next = end;
+        }
+        assert!(at > 0, "nothing to read at {next} below the end {}", view.end);
     }
     batches
 }
@@ -36,7 +39,7 @@ struct Glance {
     partition_epoch: PartitionEpoch,
     isr: Vec<BrokerId>,
     maximal_isr: Vec<BrokerId>,
-    believed: Vec<(BrokerId, i64)>,
+    believed: Vec<(BrokerId, i64, i64)>,
 }
 
 impl Glance {
@@ -49,7 +52,7 @@ impl Glance {
             isr: leader.map_or_else(Vec::new, |l| l.isr().committed().to_vec()),
             maximal_isr: leader.map_or_else(Vec::new, |l| l.isr().maximal().collect()),
             believed: leader
-                .map_or_else(Vec::new, |l| l.follower_ends().filter_map(|(id, end)| Some((id, end?.0))).collect()),
+                .map_or_else(Vec::new, |l| l.reported_ends().map(|(id, epoch, end)| (id, epoch.0, end.0)).collect()),
         }
     }
 }
@@ -60,11 +63,12 @@ impl Process {
         let at = local.at;
         let Some(hosted) = self.hosted.get(&at) else { return };
         let view = hosted.replica.log().view();
-        let book = core.book.partition(at);
+        let Some(book) = core.book.partitions.get(&at) else { return };
         let chain = book.committed.chain_at(view.start.0).unwrap_or(0);
         let mut fresh = ReplicaBook {
             mirror: Mirror::starting(view.start.0, chain),
             process: self.number,
+            opened_at: core.now,
             alive: true,
             truncations: view.truncations,
             start: view.start.0,
@@ -80,6 +84,7 @@ impl Process {
         let look = Look {
             at,
             broker: self.id,
+            broker_epoch: self.epoch.map_or(-1, |e| e.0),
             process: self.number,
             leads: false,
             leader_epoch: 0,
@@ -109,13 +114,14 @@ impl Process {
         let replica = &hosted.replica;
         let view = replica.log().view();
         let glance = Glance::of(replica.replication());
-        let Some(known) = core.book.partition(at).replicas.get(&self.id) else { return Ok(()) };
+        let Some(known) = core.book.partitions.get(&at).and_then(|p| p.replicas.get(&self.id)) else { return Ok(()) };
         let new =
             if view.truncations != known.truncations { None } else { Some(batches_from(hosted, known.mirror.end())) };
         let epochs: Vec<(i32, i64)> = view.epochs.entries().iter().map(|e| (e.epoch.0, e.start.0)).collect();
         let look = Look {
             at,
             broker: self.id,
+            broker_epoch: self.epoch.map_or(-1, |e| e.0),
             process: self.number,
             leads: glance.leads,
             leader_epoch: glance.leader_epoch.0,

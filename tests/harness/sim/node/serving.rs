@@ -38,6 +38,8 @@ pub(super) struct Session {
     armed: BTreeSet<TopicPartition>,
     /// Partitions that have news.
     ready: BTreeSet<TopicPartition>,
+    /// The watermark it was last told of each partition (R88).
+    told: BTreeMap<TopicPartition, Offset>,
     parked: Option<Parked>,
 }
 
@@ -227,9 +229,17 @@ impl Process {
                 asked: BTreeMap::new(),
                 armed: BTreeSet::new(),
                 ready: BTreeSet::new(),
+                told: BTreeMap::new(),
                 parked: None,
             };
             self.sessions.insert(link, session);
+        }
+        // A second request on the connection: the one that waits is answered at once.
+        if let Some(session) = self.sessions.get_mut(&link)
+            && let Some(parked) = &mut session.parked
+        {
+            parked.due = core.now;
+            self.serve_session(core, link, false);
         }
         let session = self.sessions.get_mut(&link).expect("made above");
         let due = core.now + core.swarm.fetch_wait_ms * 1_000;
@@ -288,10 +298,21 @@ impl Process {
         let Some(session) = self.sessions.get_mut(&link) else { return };
         if !news {
             // What was learnt of watermarks rides on the next answer.
-            session.ready.extend(answers.iter().map(|(at, _, _)| *at).filter(|at| !session.armed.contains(at)));
+            for (at, _, answer) in &answers {
+                let PartitionAnswer::Records { high_watermark, .. } = answer else { continue };
+                if !session.armed.contains(at) || session.told.get(at) != Some(high_watermark) {
+                    session.ready.insert(*at);
+                }
+            }
             return;
         }
         session.parked = None;
+        for (at, _, answer) in &answers {
+            match answer {
+                PartitionAnswer::Records { high_watermark, .. } => session.told.insert(*at, *high_watermark),
+                PartitionAnswer::Diverging { .. } | PartitionAnswer::Error(_) => session.told.remove(at),
+            };
+        }
         let generation = session.generation;
         core.send(link, Way::Back, generation, Message::FetchAnswer { call: parked.call, answers });
     }

@@ -38,13 +38,25 @@ pub(super) struct Producer {
     sequence: i32,
     serial: u64,
     queue: VecDeque<Pending>,
+    /// A batch of this producer id was acknowledged: from then on the partition must know its sequence.
+    known: bool,
     resending: bool,
 }
 
 impl Producer {
     pub fn new(id: u32, draw: ProducerDraw, target: Target) -> Self {
         let serial = u64::from(id) << 40;
-        Self { id, draw, target, producer_id: None, sequence: 0, serial, queue: VecDeque::new(), resending: false }
+        Self {
+            id,
+            draw,
+            target,
+            producer_id: None,
+            sequence: 0,
+            serial,
+            queue: VecDeque::new(),
+            known: false,
+            resending: false,
+        }
     }
 
     pub fn under_way(&self) -> usize {
@@ -113,6 +125,7 @@ impl Producer {
     pub fn got_producer_id(&mut self, id: i64) {
         self.producer_id = Some(id);
         self.sequence = 0;
+        self.known = false;
     }
 
     fn send(&mut self, core: &mut Core, index: usize) {
@@ -135,6 +148,7 @@ impl Producer {
             Ok(base) => {
                 let pending = self.queue.remove(index).expect("found above");
                 core.counts.acked += 1;
+                self.known = true;
                 let Some(at) = self.target.at else { return };
                 if self.draw.acks == -1
                     && let Some(partition) = core.book.partitions.get(&at)
@@ -153,11 +167,19 @@ impl Producer {
             error,
             ErrorCode::OutOfOrderSequenceNumber | ErrorCode::InvalidProducerEpoch | ErrorCode::UnknownProducerId
         );
-        // Everything before the first unanswered batch was acknowledged: the broker must know its sequence.
-        let verdict = must(!lost_sequence || index > 0, "S16", || {
+        // Everything before the first unanswered batch was acknowledged: the broker must know its sequence. Of an id that
+        // it never saw it takes any (R61), so that of the first few batches a later one may come to be the first.
+        let reopened = at.and_then(|at| core.book.partitions.get(&at)).is_some_and(|partition| {
+            let leader = self.target.leader.and_then(|leader| partition.replicas.get(&leader));
+            leader.is_none_or(|replica| replica.opened_at > self.queue[index].born)
+        });
+        let verdict = must(!lost_sequence || index > 0 || !self.known || reopened, "S16", || {
             format!("{at:?}: {error:?} for the oldest batch of producer {:?} in order", self.producer_id)
         });
         core.check(verdict);
+        if lost_sequence && index == 0 {
+            return self.forget(core);
+        }
         if self.draw.retries {
             self.start_over(core);
             return;
