@@ -161,6 +161,7 @@ impl DataPlane {
             suspects: suspects.clone(),
             sessions: parking_lot::Mutex::new(Sessions::new(config.server.fetch_sessions_max)),
             metrics: ServerMetrics::new(),
+            state: state.clone(),
         });
         let view = ReplicaView::new(&partitions, &context, state.clone());
         let fetchers = Arc::new(Fetchers {

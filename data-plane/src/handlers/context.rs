@@ -19,6 +19,7 @@ use crate::partitions::Partitions;
 use crate::replica::message::Refusal;
 use crate::server::metrics::ServerMetrics;
 use crate::suspects::Suspects;
+use crate::view::NodeState;
 
 /// Shared by all connections.
 pub struct Context {
@@ -34,6 +35,7 @@ pub struct Context {
     pub suspects: Arc<Suspects>,
     pub sessions: Mutex<Sessions>,
     pub metrics: ServerMetrics,
+    pub(crate) state: Arc<NodeState>,
 }
 
 /// The fetch sessions of this broker.

@@ -6,6 +6,7 @@
 //! Transactions are not served: 53 for the whole request.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use highwater_quorum::MetadataImage;
@@ -153,6 +154,9 @@ pub fn handle(context: &Arc<Context>, caller: &Arc<Caller>, respond: Respond, re
 /// topic would be refused with 6, and its producer would pause before it asks again.
 pub fn must_wait_for_opening(context: &Context, version: i16, request: &ProduceRequest) -> bool {
     let image = context.image();
+    if image.version.0 <= context.state.acted_on.load(Ordering::Acquire) {
+        return false;
+    }
     let partitions =
         request.topics.iter().flat_map(|topic| topic.partitions.iter().map(move |part| (topic, part.index)));
     let found = partitions.filter_map(|(topic, index)| {
