@@ -1,5 +1,7 @@
 //! Whole brokers in this process, as a client sees them.
 
+#![allow(clippy::unwrap_used)] // helpers of tests, too, may fail loudly
+
 use std::time::{Duration, Instant};
 
 use highwater_data::Stopped;

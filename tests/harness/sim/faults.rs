@@ -354,10 +354,10 @@ impl World {
     fn make_topics(&mut self) {
         self.core.after(TOPIC_LOOK, Event::Fault(Fault::MakeTopics));
         for number in 0..self.core.swarm.topics.len() {
-            if self.quorum.image.topic_named(&format!("topic{number}")).is_none() {
-                if self.quorum.create_topic(&mut self.core, number) {
-                    self.note_losses_before(number);
-                }
+            if self.quorum.image.topic_named(&format!("topic{number}")).is_none()
+                && self.quorum.create_topic(&mut self.core, number)
+            {
+                self.note_losses_before(number);
             }
         }
     }

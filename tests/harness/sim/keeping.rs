@@ -193,9 +193,7 @@ impl Book {
         if let Some(before) = &before {
             if before.leader != state.leader && state.leader.is_some() {
                 counts.leader_changes += 1;
-                if !before.isr.contains(&state.leader.expect("looked at above")) && before.isr.is_empty() {
-                    counts.elr_elections += 1;
-                }
+                counts.elr_elections += u64::from(before.isr.is_empty());
             }
             counts.isr_changes += u64::from(before.isr != state.isr);
         }

@@ -185,7 +185,7 @@ impl Node {
                 let crash = if core.rng.chance(400) {
                     Crash::PowerLoss
                 } else {
-                    Crash::PowerLossKeepingSome { seed: core.rng.next() }
+                    Crash::PowerLossKeepingSome { seed: core.rng.next_u64() }
                 };
                 self.disk.crash(crash);
             }

@@ -339,7 +339,7 @@ impl Quorum {
             return false;
         }
         self.topics_made += 1;
-        let seed = self.rng.next();
+        let seed = self.rng.next_u64();
         let Ok(assignments) = place(&self.image, draw.partitions as usize, draw.replication_factor, seed) else {
             return false;
         };

@@ -26,7 +26,7 @@ impl Rng {
         Self([splitmix(&mut state), splitmix(&mut state), splitmix(&mut state), splitmix(&mut state)])
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let t = s[1] << 17;
@@ -43,7 +43,7 @@ impl Rng {
     pub fn below(&mut self, n: u64) -> u64 {
         assert!(n > 0, "nothing to draw from");
         // The bias of the multiplication is below 2^-40 for the small ranges drawn here.
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
     /// In `[low, high]`.
@@ -78,8 +78,8 @@ impl Rng {
     /// 16 bytes for an id.
     pub fn bytes16(&mut self) -> [u8; 16] {
         let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.next().to_le_bytes());
-        bytes[8..].copy_from_slice(&self.next().to_le_bytes());
+        bytes[..8].copy_from_slice(&self.next_u64().to_le_bytes());
+        bytes[8..].copy_from_slice(&self.next_u64().to_le_bytes());
         bytes
     }
 }
@@ -91,8 +91,8 @@ mod tests {
     #[test]
     fn same_seed_same_numbers_and_forks_differ() {
         let (mut a, mut b) = (Rng::new(7), Rng::new(7));
-        assert_eq!(a.next(), b.next());
-        assert_ne!(a.fork(1).next(), a.fork(2).next());
+        assert_eq!(a.next_u64(), b.next_u64());
+        assert_ne!(a.fork(1).next_u64(), a.fork(2).next_u64());
         assert!((0..1_000).all(|_| (3..=9).contains(&a.within(3, 9))));
         assert!((0..1_000).all(|_| (3..=9).contains(&a.log_within(3, 9))));
     }

@@ -257,10 +257,7 @@ impl Process {
                 }
             }
         }
-        if first {
-            self.phase = Phase::Fenced;
-            self.beat(core);
-        } else if own.state == BrokerState::Fenced && self.phase == Phase::Serving {
+        if first || own.state == BrokerState::Fenced && self.phase == Phase::Serving {
             self.phase = Phase::Fenced;
             self.beat(core);
         } else if self.phase == Phase::Draining {
