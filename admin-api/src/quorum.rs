@@ -94,21 +94,28 @@ pub async fn views(admin: &AdminState) -> BTreeMap<BrokerId, Option<QuorumStatus
     views
 }
 
-/// The leader's own view, which alone has the progress of the others; `None` without a leader that answers.
+/// The leader's own view, which alone has the progress of the others; `None` without a leader that answers and that is
+/// answered.
 pub fn of_leader(views: &BTreeMap<BrokerId, Option<QuorumStatus>>) -> Option<&QuorumStatus> {
-    let leading = views.values().flatten().filter(|view| view.role == QuorumRole::Leader);
+    let leading = views.values().flatten().filter(|view| leads(view));
     // A deposed leader that has not noticed has the smaller term.
     leading.max_by_key(|view| view.term)
+}
+
+/// A leader that no majority answers any more stays one in raft until it hears of a successor, but it decides nothing.
+fn leads(view: &QuorumStatus) -> bool {
+    let answered = view.quorum_ack_age_ms.is_some_and(|age| age < 3 * view.election_timeout_ms);
+    view.role == QuorumRole::Leader && answered
 }
 
 /// The status of the raft leader alone: here, or asked of it within 2 s.
 pub async fn leader_status(admin: &AdminState) -> Option<QuorumStatus> {
     let own = admin.quorum.status();
     if own.role == QuorumRole::Leader {
-        return Some(own);
+        return Some(own).filter(leads);
     }
     let leader = own.leader?;
-    admin.peers.quorum(&admin.quorum, leader, BUDGET).await.filter(|view| view.role == QuorumRole::Leader)
+    admin.peers.quorum(&admin.quorum, leader, BUDGET).await.filter(leads)
 }
 
 /// Voters that have all but the newest entries.
