@@ -13,6 +13,7 @@ use highwater_tests::client::{
 use highwater_tests::cluster::{Cluster, told};
 use highwater_wire::messages::fetch_request::{FetchRequest, ForgottenTopic};
 use highwater_wire::{BrokerId, ErrorCode, FetchResponse};
+use serde_json::Value;
 
 const ALL: i16 = -1;
 const MIN_ISR_2: &[(&str, &str)] = &[("min.insync.replicas", "2")];
@@ -557,5 +558,91 @@ async fn whoever_asks_the_wrong_broker_or_with_another_epoch_is_told_where_to_go
     let old = told(wrong.ask(10, fetch_request(vec![fetch_topic("t", vec![fetch_partition(0, 0)])])).await);
     assert_eq!(old.topics[0].partitions[0].error, ErrorCode::NotLeaderOrFollower);
     assert_eq!(read(&cluster, "t").await, [(0, "a".to_owned())]);
+    cluster.end().await;
+}
+
+/// GET or POST under `/v3/clusters/-` of a node: status, body, and the age of the metadata it answered from.
+async fn http(cluster: &Cluster, id: i32, path: &str, body: Option<&str>) -> (u16, Value, Option<u64>) {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let url = format!("http://127.0.0.1:{}/v3/clusters/-{path}", cluster.member(id).http_port);
+    let request = match body {
+        None => client.get(url),
+        Some(body) => client.post(url).header("content-type", "application/json").body(body.to_owned()),
+    };
+    let answer = told(request.timeout(Duration::from_secs(15)).send().await);
+    let age = answer.headers().get("x-metadata-age-ms").and_then(|age| age.to_str().ok()?.parse().ok());
+    (answer.status().as_u16(), told(answer.json().await), age)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_quorum_a_node_stays_up_and_says_what_is_wrong() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    cluster.create_assigned("t", &[1, 2, 3], MIN_ISR_2).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    produce(&mut client, "t", ALL, &["a"]).await;
+    cluster.crash(2).await;
+    cluster.crash(3).await;
+
+    // Reads go on and say how old they are; the quorum's own view shows whose vote is missing (operators.md 1.4 D).
+    let (status, quorum, _) = cluster
+        .wait_for("node 1 knows that nobody leads the quorum", async || {
+            let seen = http(&cluster, 1, "/quorum", None).await;
+            seen.1["leader_id"].is_null().then_some(seen)
+        })
+        .await;
+    assert_eq!(status, 200, "{quorum}");
+    let views = quorum["views"].as_array().expect("views");
+    assert!(views.iter().any(|view| view["node_id"] == 1 && view["reachable"] == true), "{quorum}");
+    assert!(views.iter().any(|view| view["node_id"] == 2 && view["reachable"] == false), "{quorum}");
+    let (status, topics, age) = http(&cluster, 1, "/topics", None).await;
+    assert_eq!((status, topics["data"][0]["topic_name"].as_str()), (200, Some("t")), "{topics}");
+    assert!(age.is_some_and(|age| age > 0), "an age of {age:?} ms without a leader");
+    let fetched = told(cluster.client(1).await.fetch("t", 0, 0, Duration::ZERO).await);
+    assert!(fetched.error == ErrorCode::None && !fetched.records.is_empty(), "{fetched:?}");
+    // Writes do not.
+    let (status, told_why, _) = http(&cluster, 1, "/topics?timeout_ms=500", Some(r#"{"topic_name":"u"}"#)).await;
+    let known = matches!((status, told_why["error_code"].as_u64()), (503, Some(50310)) | (500, Some(50003)));
+    assert!(known, "{status} {told_why}");
+    // Time-outs say "unknown", never "not written" (R50).
+    let mut request = produce_request("t", 0, ALL, Some(batch(NOW, &["b"])));
+    request.timeout_ms = 300;
+    let answer = told(cluster.client(1).await.produce_as(9, request).await);
+    assert_eq!(answer.error_code, ErrorCode::RequestTimedOut.code());
+
+    // One more makes a majority: the cluster goes on where it was.
+    cluster.start_node(3).await;
+    cluster.wait_in_sync("t", 0, 2).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    produce(&mut client, "t", ALL, &["c"]).await;
+    assert_eq!(read(&cluster, "t").await[0], (0, "a".to_owned()));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_controller_that_also_led_is_succeeded_in_both() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let controller = cluster.controller().await;
+    let (a, b) = (controller % 3 + 1, (controller + 1) % 3 + 1);
+    cluster.create_assigned("t", &[controller, a, b], MIN_ISR_2).await;
+    let mut client = cluster.leader_client("t", 0).await;
+    let mut acked = produce(&mut client, "t", ALL, &["a"]).await;
+    cluster.crash(controller).await;
+    let next = cluster.controller().await;
+    assert_ne!(next, controller);
+    cluster.wait_state("t", 0, "led by another", |s| s.leader.is_some_and(|l| l.0 != controller)).await;
+    assert_eq!(read(&cluster, "t").await, acked);
+    let mut client = cluster.leader_client("t", 0).await;
+    acked.extend(produce(&mut client, "t", ALL, &["b"]).await);
+    // Metadata can be changed too, and who was dead learns of it.
+    let (code, why) = told(client.create_topic("u", 2, 2, &[]).await);
+    assert_eq!((code, why), (0, None));
+    cluster.start_node(controller).await;
+    cluster.wait_in_sync("t", 0, 3).await;
+    cluster
+        .wait("the returned node knows the new topic", || {
+            cluster.node(controller).quorum().image().topic_named("u").is_some_and(|topic| topic.partitions.len() == 2)
+        })
+        .await;
+    assert_eq!(read(&cluster, "t").await, acked);
     cluster.end().await;
 }

@@ -423,7 +423,11 @@ struct Collector;
 
 impl io::Write for Collector {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        LINES.lock().push(String::from_utf8_lossy(line).trim_end().to_owned());
+        let text = String::from_utf8_lossy(line).trim_end().to_owned();
+        if std::env::var_os("RUST_LOG").is_some() {
+            eprintln!("{text}");
+        }
+        LINES.lock().push(text);
         Ok(line.len())
     }
 
@@ -438,7 +442,8 @@ pub fn lines_with(text: &str) -> Vec<String> {
 }
 
 /// What openraft says of calls that arrive while it is being stopped.
-const OPENRAFT_STOPS: [&str; 2] = ["raft stopped", "failed to send HeartbeatProgress"];
+const OPENRAFT_STOPS: [&str; 3] =
+    ["raft stopped", "failed to send HeartbeatProgress", "failed to receive from RaftCore"];
 
 fn unexpected(expected: &[String]) -> Vec<String> {
     let mut errors = lines_with(" ERROR ");
