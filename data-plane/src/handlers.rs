@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use highwater_wire::request::{Request, RequestError, RequestHeader, request_limits};
 use highwater_wire::response::{Response, unsupported_api_versions};
-use tokio::time::Instant;
 use tracing::error;
 
 use crate::replica::message::Isolation;
@@ -98,7 +97,7 @@ impl Session {
     /// # Errors
     /// The frame is no request that is served: close the connection.
     pub fn handle(&mut self, frame: bytes::Bytes) -> Result<Handled, RequestError> {
-        let began = Instant::now();
+        let began = self.context.partitions.clock.precise();
         let (header, request) = match Request::decode(frame, request_limits()) {
             Ok(decoded) => decoded,
             Err(RequestError::UnknownApiVersions { correlation_id, .. }) => {

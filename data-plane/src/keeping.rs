@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use highwater_wire::Offset;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, warn};
 
 use crate::config::LogConfig;
@@ -19,7 +19,8 @@ const AT_ONCE: usize = 64;
 /// Runs for ever; ends with its task.
 pub async fn run(partitions: Arc<Partitions>, config: LogConfig) {
     let every = |period| {
-        let mut interval = interval_at(Instant::now() + period, period);
+        let mut interval = interval(period);
+        interval.reset();
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         interval
     };

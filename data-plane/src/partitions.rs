@@ -68,6 +68,11 @@ impl Clock {
         Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 
+    /// Now, finer than milliseconds: to measure how long something takes.
+    pub fn precise(&self) -> Instant {
+        Instant::now()
+    }
+
     /// When `at` is, as the runtime counts.
     pub fn instant(&self, at: Millis) -> Instant {
         self.start + std::time::Duration::from_millis(at.0.saturating_sub(1_000).min(1 << 40))

@@ -475,7 +475,8 @@ impl Round {
 
     /// Waits for news, or for `wait` to pass; then answers.
     async fn wait(mut self, wait: std::time::Duration) {
-        let deadline = tokio::time::Instant::now() + wait;
+        let wait = Millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        let deadline = self.context.partitions.clock.instant(self.arrived + wait).into();
         let session = self.session.clone();
         let mut timed_out = false;
         loop {

@@ -6,11 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use highwater_quorum::image::{PartitionState, Topic};
 use highwater_quorum::{MetadataImage, QuorumError, TopicSpec};
-use highwater_wire::{BrokerId, ErrorCode, TopicId};
+use highwater_wire::{BrokerId, ErrorCode, Millis, TopicId};
 use kafka_wire::metadata_request::MetadataRequestTopic;
 use kafka_wire::metadata_response::{MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic};
 use kafka_wire::{MetadataRequest, MetadataResponse};
@@ -20,7 +19,7 @@ use super::context::{Caller, Context, is_live, live_endpoint};
 use super::create_topics::CREATE_TIMEOUT;
 
 /// How long an answer is held back while the leader it would name may be dead (D7): the quorum takes 0.2 s to know.
-const SUSPECT_HOLD: Duration = Duration::from_millis(500);
+const SUSPECT_HOLD: Millis = Millis(500);
 
 pub async fn handle(context: &Context, caller: &Caller, version: i16, request: MetadataRequest) -> MetadataResponse {
     let mut image = without_suspects(context, request.topics.as_deref(), version).await;
@@ -61,7 +60,7 @@ async fn without_suspects(
         return context.image();
     }
     let mut images = context.images.clone();
-    let deadline = tokio::time::Instant::now() + SUSPECT_HOLD;
+    let deadline = clock.instant(clock.mono() + SUSPECT_HOLD).into();
     loop {
         let image = images.borrow_and_update().clone();
         let suspects = context.suspects.now(clock.mono());
