@@ -1,3 +1,5 @@
+//! What the simulated disk forgets on a crash, tears and refuses.
+
 use super::*;
 
 fn write(disk: &SimDisk, path: &str, content: &[u8]) -> SimFile {

@@ -1,3 +1,5 @@
+//! A directory of logs: lock, identity, marks and checkpoints.
+
 use highwater_quorum::controller::DataClaim;
 use highwater_wire::{BrokerId, ClusterId};
 

@@ -1,3 +1,5 @@
+//! Sequences of idempotent producers, sentence by sentence.
+
 use super::*;
 
 /// A batch of `count` records of producer 7.

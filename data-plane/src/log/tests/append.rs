@@ -1,3 +1,5 @@
+//! Appending as leader.
+
 use super::*;
 
 #[test]

@@ -1,3 +1,5 @@
+//! Appending what a leader sent.
+
 use bytes::Bytes;
 
 use super::*;

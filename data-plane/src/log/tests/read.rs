@@ -1,3 +1,5 @@
+//! Read plans, offsets and times.
+
 use std::io::ErrorKind;
 
 use super::*;

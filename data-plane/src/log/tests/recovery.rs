@@ -1,3 +1,5 @@
+//! Opening a log after a stop of any kind.
+
 use super::*;
 use crate::disk::DiskFile;
 

@@ -1,3 +1,5 @@
+//! Truncation, and what it takes with it.
+
 use super::*;
 
 #[test]
