@@ -59,7 +59,7 @@ async fn a_paused_follower_is_evicted_by_the_lag_timer_and_comes_back() {
     assert!((5.0..8.5).contains(&evicted.as_secs_f64()), "evicted after {evicted:?}");
     cluster.wait("10 s", Duration::from_secs(20), async || paused.elapsed() > Duration::from_secs(10)).await;
     let disturbed = rate(&load, count, paused);
-    assert!((disturbed / quiet - 1.0).abs() < 0.1, "acks=1 rate went from {quiet:.0} to {disturbed:.0} a second");
+    assert!(disturbed > 0.9 * quiet, "acks=1 rate fell from {quiet:.0} to {disturbed:.0} a second");
     cluster.resume(follower);
     let resumed = Instant::now();
     cluster.wait_state(leader, "lag", 0, "in sync again", |s| s["isr"].as_array().is_some_and(|i| i.len() == 2)).await;
@@ -111,7 +111,7 @@ async fn a_follower_behind_a_slow_link_is_evicted_as_slow_and_comes_back() {
         .wait_state(leader, "slow", 0, "without the follower", |s| s["isr"].as_array().is_some_and(|i| i.len() == 1))
         .await;
     let disturbed = rate(&load, count, since);
-    assert!((disturbed / quiet - 1.0).abs() < 0.1, "acks=1 rate went from {quiet:.0} to {disturbed:.0} a second");
+    assert!(disturbed > 0.9 * quiet, "acks=1 rate fell from {quiet:.0} to {disturbed:.0} a second");
     let shrink = newest(&cluster, leader, "slow", "ISR_SHRINK").await;
     assert_eq!(shrink["reason"], "FOLLOWER_SLOW", "{shrink}");
     links[leader - 1].limit(UNLIMITED);

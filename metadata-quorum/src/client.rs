@@ -279,7 +279,9 @@ async fn create_topic(node: &Arc<Node>, spec: &TopicSpec, timeout: Duration) -> 
     let begun = Instant::now();
     let left = || timeout.saturating_sub(begun.elapsed());
     let id = TopicId::random();
-    let plan = plan_topic(&node.image(), spec, &node.topic_defaults, id, rand::random(), wall_clock())?;
+    // Placed by all that is committed: this node may not have heard yet of a broker that others see serving.
+    let image = linearizable(node, left()).await?;
+    let plan = plan_topic(&image, spec, &node.topic_defaults, id, rand::random(), wall_clock())?;
     let created = |id| CreatedTopic {
         id,
         partitions: plan.partitions,

@@ -5,7 +5,7 @@ use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -73,11 +73,36 @@ impl Node {
     }
 }
 
-/// Some nodes that form one cluster, and the folder they live in.
+/// The right to run processes: one cluster at a time in a test process, for two cores carry no more under load.
+struct Turn;
+
+static TAKEN: Mutex<bool> = Mutex::new(false);
+static FREED: Condvar = Condvar::new();
+
+impl Turn {
+    fn wait() -> Self {
+        let mut taken = TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        while *taken {
+            taken = FREED.wait(taken).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        *taken = true;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = false;
+        FREED.notify_one();
+    }
+}
+
+/// Some nodes that form one cluster, and the folder they live in. Others wait until it is gone.
 pub struct Processes {
     pub nodes: Vec<Node>,
     pub http: reqwest::Client,
     dir: tempfile::TempDir,
+    _turn: Turn,
 }
 
 impl Processes {
@@ -92,6 +117,7 @@ impl Processes {
 
     /// Writes the files, starts nothing.
     pub fn prepare(count: usize, extra: &[(&str, &str)]) -> Self {
+        let turn = Turn::wait();
         let dir = tempfile::Builder::new().prefix("highwater-").tempdir().expect("a temporary folder");
         let ports = free_ports(count * 3);
         let nodes: Vec<Node> = (0..count)
@@ -126,7 +152,7 @@ impl Processes {
         }
         // reqwest is built without a provider of its own; a second install is refused, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Self { nodes, http: reqwest::Client::builder().no_proxy().build().expect("an HTTP client"), dir }
+        Self { nodes, http: reqwest::Client::builder().no_proxy().build().expect("an HTTP client"), dir, _turn: turn }
     }
 
     /// The folder of all nodes.

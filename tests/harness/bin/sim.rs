@@ -39,7 +39,7 @@ enum Verb {
         #[arg(long)]
         threads: Option<usize>,
     },
-    /// Plant each known bug and run ordinary seeds until it is caught. Exit 1 unless all are.
+    /// Plant each known bug and run ordinary seeds until it is caught. Exit 1 unless all are, or all but the known holes.
     Flaws {
         /// Seeds tried per bug.
         #[arg(long, default_value_t = 3_000)]
@@ -47,6 +47,9 @@ enum Verb {
         /// Only this one, by its rule (`R242`); in this process.
         #[arg(long)]
         only: Option<String>,
+        /// Rules whose flaw is known to escape (`R242`): a hole of the workload or the checkers, still to be closed.
+        #[arg(long, value_delimiter = ',')]
+        known_holes: Vec<String>,
     },
     /// Run one seed and print its trace.
     Replay {
@@ -80,8 +83,8 @@ thread_local! {
 fn main() -> ExitCode {
     match Arguments::parse().verb {
         Verb::Run { seeds, seconds, all, threads } => run(seeds, seconds, all, threads),
-        Verb::Flaws { seeds, only: Some(rule) } => hunt_one(&rule, seeds),
-        Verb::Flaws { seeds, only: None } => hunt_all(seeds),
+        Verb::Flaws { seeds, only: Some(rule), .. } => hunt_one(&rule, seeds),
+        Verb::Flaws { seeds, only: None, known_holes } => hunt_all(seeds, &known_holes),
         Verb::Replay { seed, seconds, flaw, last } => replay(seed, seconds, flaw.as_deref(), last),
     }
 }
@@ -243,10 +246,11 @@ fn one_line(text: &str) -> String {
 }
 
 /// Each flaw in a process of its own: a shipped assertion that fires ends it, which is as good as a violation.
-fn hunt_all(seeds: u64) -> ExitCode {
+fn hunt_all(seeds: u64, known_holes: &[String]) -> ExitCode {
     let Ok(program) = std::env::current_exe() else { return ExitCode::FAILURE };
     let next = AtomicU64::new(0);
     let caught = AtomicU64::new(0);
+    let unexpected = AtomicU64::new(0);
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -257,9 +261,15 @@ fn hunt_all(seeds: u64) -> ExitCode {
                     match hunter.output() {
                         Ok(output) => {
                             print!("{}", String::from_utf8_lossy(&output.stdout));
-                            caught.fetch_add(u64::from(output.status.success()), Ordering::Relaxed);
+                            let found = output.status.success();
+                            caught.fetch_add(u64::from(found), Ordering::Relaxed);
+                            let expected = found || known_holes.iter().any(|rule| rule == flaw.rule());
+                            unexpected.fetch_add(u64::from(!expected), Ordering::Relaxed);
                         }
-                        Err(error) => println!("{}: could not be run: {error}", flaw.rule()),
+                        Err(error) => {
+                            println!("{}: could not be run: {error}", flaw.rule());
+                            unexpected.fetch_add(1, Ordering::Relaxed);
+                        }
                     }
                 }
             });
@@ -267,5 +277,5 @@ fn hunt_all(seeds: u64) -> ExitCode {
     });
     let caught = caught.load(Ordering::Relaxed);
     println!("{}", serde_json::json!({ "flaws": Flaw::ALL.len(), "caught": caught }));
-    if caught == Flaw::ALL.len() as u64 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if unexpected.load(Ordering::Relaxed) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -29,7 +29,10 @@ pub fn hunt(flaw: Flaw, seeds: std::ops::Range<u64>, plan: &Plan) -> Option<Caug
             Ok(outcome) => outcome.violation.map(|v| (v.rule.to_owned(), v.text)),
             Err(panic) => Some(("assertion".to_owned(), panic_text(&*panic))),
         };
-        if let Some((rule, text)) = found {
+        // A seed that breaks a rule without the flaw says nothing about it.
+        if let Some((rule, text)) = found
+            && run_seed(seed, &Plan { flaw: None, ..plan.clone() }).violation.is_none()
+        {
             return Some(Caught { seed, rule, text, seeds: seed - first + 1 });
         }
     }
