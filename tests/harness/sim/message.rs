@@ -43,12 +43,13 @@ pub enum Message {
         result: Result<Option<Offset>, ErrorCode>,
     },
 
-    /// A follower's round: every partition it follows there, with its fetch point.
+    /// A follower's round: what is asked anew, and what no more; the rest stays as it was (KIP-227).
     Fetch {
         call: Call,
         broker: BrokerId,
         epoch: BrokerEpoch,
         points: Vec<(TopicPartition, FetchPoint)>,
+        forget: Vec<TopicPartition>,
     },
     FetchAnswer {
         call: Call,

@@ -362,8 +362,8 @@ impl Process {
                 let result = self.on_latest(core, at, leader_epoch);
                 core.send(link, Way::Back, generation, Message::LatestAnswer { call, result });
             }
-            Message::Fetch { call, broker, epoch, points } => {
-                self.on_fetch(core, link, generation, call, broker, epoch, points);
+            Message::Fetch { call, broker, epoch, points, forget } => {
+                self.on_fetch(core, link, generation, call, broker, epoch, (points, forget));
             }
             Message::Offsets { call, at, point } => {
                 let result = self.on_offsets(core, at, point);

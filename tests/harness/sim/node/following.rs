@@ -1,13 +1,13 @@
 //! The follower's side: one fetch loop per leader broker, one request under way in each (D21, R151).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use highwater_data::replica::message::{
     FetchPoint, FetchedFromLeader, FollowerNext, LeaderAnswer, LeaderOffsets, ReplicaReply, ReplicaRequest,
 };
 use highwater_wire::{BrokerId, ErrorCode, Offset, TopicPartition};
 
-use super::super::core::{Core, NodeTimer};
+use super::super::core::{Core, Event, NodeTimer};
 use super::super::message::{Call, Message, PartitionAnswer};
 use super::super::network::{Link, Place};
 use super::Process;
@@ -24,17 +24,21 @@ pub(super) enum Next {
     Pause(FetchPoint, u64),
     /// Ask where the leader's log starts and ends, from that time on.
     AskOffsets(FetchPoint, u64),
-    /// In the request under way.
+    /// That question is under way.
+    Asking(FetchPoint),
+    /// The leader knows that this is asked.
     UnderWay(FetchPoint),
 }
 
 /// The loop to one leader: one request under way, and a second one only when there is news from outside (a partition to
-/// follow, one that was synced), which makes the leader answer the first at once.
+/// follow, one that was synced), which makes the leader answer the first at once. Requests say what changed (KIP-227).
 #[derive(Debug, Default)]
 pub(super) struct Fetcher {
-    calls: VecDeque<(Call, Vec<(TopicPartition, FetchPoint)>)>,
-    /// Generation of the connection the requests went out on.
+    calls: VecDeque<Call>,
+    /// Of the connection that the requests went out on.
     generation: u64,
+    /// What the leader's session holds.
+    known: BTreeSet<TopicPartition>,
     offsets: Vec<(Call, TopicPartition, FetchPoint)>,
 }
 
@@ -68,49 +72,58 @@ impl Process {
         Link { from: self.place(), to: Place::Broker(leader.0) }
     }
 
-    /// Sends a round if none is under way and somebody wants something.
+    /// Sends a round if none is under way, or if somebody wants something new.
     pub(super) fn kick(&mut self, core: &mut Core, leader: BrokerId) {
         let Some(epoch) = self.epoch else { return };
         let link = self.link_to(leader);
+        let generation = core.net.generation(link);
         let fetcher = self.fetchers.entry(leader).or_default();
+        if fetcher.generation != generation {
+            fetcher.generation = generation;
+            fetcher.known.clear();
+        }
+        let (mut points, mut waiting) = (Vec::new(), BTreeSet::new());
         for (at, hosted) in &mut self.hosted {
-            if let Next::AskOffsets(point, from) = hosted.next
-                && point.leader == leader
-                && from <= core.now
-            {
-                let call = core.call();
-                fetcher.offsets.push((call, *at, point));
-                hosted.next = Next::UnderWay(point);
-                core.request(link, Message::Offsets { call, at: *at, point });
-                let due = NodeTimer::CallDue { link, call };
-                core.after(2_000_000, super::Event::Node { broker: self.id, process: self.number, timer: due });
+            match hosted.next {
+                Next::AskOffsets(point, from) if point.leader == leader && from <= core.now => {
+                    let call = core.call();
+                    fetcher.offsets.push((call, *at, point));
+                    hosted.next = Next::Asking(point);
+                    core.request(link, Message::Offsets { call, at: *at, point });
+                    let timer = NodeTimer::CallDue { link, call };
+                    core.after(2_000_000, Event::Node { broker: self.id, process: self.number, timer });
+                }
+                Next::Fetch(point) if point.leader == leader => points.push((*at, point)),
+                Next::Pause(point, until) if point.leader == leader && until <= core.now => points.push((*at, point)),
+                Next::UnderWay(point) if point.leader == leader => {
+                    if fetcher.known.contains(at) {
+                        waiting.insert(*at);
+                    } else {
+                        points.push((*at, point));
+                    }
+                }
+                _ => {}
             }
         }
-        if fetcher.calls.len() > 1 {
+        let due = match fetcher.calls.len() {
+            0 => !points.is_empty() || !waiting.is_empty(),
+            1 => !points.is_empty(),
+            _ => false,
+        };
+        if !due {
             return;
         }
-        let mut points = Vec::new();
-        let mut news = false;
-        for (at, hosted) in &mut self.hosted {
-            let (point, new) = match hosted.next {
-                Next::Fetch(point) => (point, true),
-                Next::Pause(point, until) if until <= core.now => (point, true),
-                Next::UnderWay(point) if !fetcher.offsets.iter().any(|(_, asked, _)| asked == at) => (point, false),
-                _ => continue,
-            };
-            if point.leader == leader {
-                hosted.next = Next::UnderWay(point);
-                points.push((*at, point));
-                news |= new;
+        for (at, point) in &points {
+            waiting.insert(*at);
+            if let Some(hosted) = self.hosted.get_mut(at) {
+                hosted.next = Next::UnderWay(*point);
             }
         }
-        if !news {
-            return;
-        }
+        let forget = fetcher.known.difference(&waiting).copied().collect();
+        fetcher.known = waiting;
         let call = core.call();
-        fetcher.calls.push_back((call, points.clone()));
-        fetcher.generation = core.net.generation(link);
-        core.request(link, Message::Fetch { call, broker: self.id, epoch, points });
+        fetcher.calls.push_back(call);
+        core.request(link, Message::Fetch { call, broker: self.id, epoch, points, forget });
         // D34: a fetch is given up MaxWait + 2 s after it was sent.
         let patience = (core.swarm.fetch_wait_ms + 2_000) * 1_000;
         self.schedule(core, patience, NodeTimer::CallDue { link, call });
@@ -126,21 +139,10 @@ impl Process {
         let Place::Broker(leader) = link.to else { return };
         let leader = BrokerId(leader);
         let Some(fetcher) = self.fetchers.get_mut(&leader) else { return };
-        if fetcher.calls.front().is_none_or(|(c, _)| *c != call) {
+        if fetcher.calls.front() != Some(&call) {
             return;
         }
-        let (_, points) = fetcher.calls.pop_front().expect("looked at above");
-        // Whoever is not in the answer stays where it was (R88), unless the next request asks for it.
-        for (at, point) in points {
-            let asked_again = fetcher.calls.front().is_some_and(|(_, next)| next.contains(&(at, point)));
-            if let Some(hosted) = self.hosted.get_mut(&at)
-                && hosted.next == Next::UnderWay(point)
-                && !asked_again
-            {
-                hosted.next = Next::Fetch(point);
-            }
-        }
-        let more = !fetcher.calls.is_empty();
+        fetcher.calls.pop_front();
         for (at, requested, answer) in answers {
             let answer = match answer {
                 PartitionAnswer::Records { records, high_watermark, log_start } => {
@@ -154,15 +156,24 @@ impl Process {
             };
             self.feed(core, at, requested, answer);
         }
-        if !more {
-            self.kick(core, leader);
-        }
+        self.kick(core, leader);
     }
 
     fn feed(&mut self, core: &mut Core, at: TopicPartition, requested: FetchPoint, answer: LeaderAnswer) {
         let reply = self.ask(core, at, ReplicaRequest::FetchedFromLeader(FetchedFromLeader { requested, answer }));
         if let Some(ReplicaReply::Next(next)) = reply {
             self.set_next(core, at, next);
+        }
+        self.ask_anew(core, at, requested);
+    }
+
+    /// A question that was answered in vain is asked as it has to be now.
+    fn ask_anew(&mut self, core: &mut Core, at: TopicPartition, requested: FetchPoint) {
+        let Some(hosted) = self.hosted.get(&at) else { return };
+        if hosted.next == Next::UnderWay(requested) || hosted.next == Next::Asking(requested) {
+            if let Some(ReplicaReply::Next(next)) = self.ask(core, at, ReplicaRequest::FetchPoint) {
+                self.set_next(core, at, next);
+            }
         }
     }
 
@@ -203,6 +214,7 @@ impl Process {
             }
             next => self.set_next(core, at, next),
         }
+        self.ask_anew(core, at, requested);
     }
 
     /// No answer in time: the connection is given up.
@@ -210,7 +222,7 @@ impl Process {
         let Place::Broker(leader) = link.to else { return self.controller_due(core, call) };
         let leader = BrokerId(leader);
         let Some(fetcher) = self.fetchers.get(&leader) else { return };
-        if fetcher.calls.iter().any(|(c, _)| *c == call) || fetcher.offsets.iter().any(|(c, _, _)| *c == call) {
+        if fetcher.calls.contains(&call) || fetcher.offsets.iter().any(|(c, _, _)| *c == call) {
             let generation = core.net.generation(link);
             core.net.reset(link);
             self.leader_lost(core, leader, generation);
@@ -223,15 +235,25 @@ impl Process {
         if fetcher.generation > generation {
             return;
         }
-        let failed: BTreeMap<_, _> =
-            std::mem::take(&mut fetcher.calls).into_iter().flat_map(|(_, points)| points).collect();
+        fetcher.calls.clear();
+        fetcher.known.clear();
         let asked = std::mem::take(&mut fetcher.offsets);
+        let failed: Vec<_> = self
+            .hosted
+            .iter()
+            .filter_map(|(at, hosted)| match hosted.next {
+                Next::UnderWay(point) if point.leader == leader => Some((*at, point)),
+                _ => None,
+            })
+            .collect();
         for (at, point) in failed {
             self.feed(core, at, point, LeaderAnswer::Error(ErrorCode::NetworkException));
         }
         for (_, at, point) in asked {
             self.feed_offsets(core, at, point, Err(ErrorCode::NetworkException));
         }
+        // Whoever only waited for its turn asks on the next connection.
+        self.schedule(core, 0, NodeTimer::Kick(leader));
         self.suspect(core, leader);
     }
 }

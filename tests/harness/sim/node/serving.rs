@@ -207,7 +207,7 @@ impl Process {
         call: Call,
         broker: BrokerId,
         epoch: BrokerEpoch,
-        points: Vec<(TopicPartition, FetchPoint)>,
+        (points, forgotten): (Vec<(TopicPartition, FetchPoint)>, Vec<TopicPartition>),
     ) {
         let caller = Caller::Follower { id: broker, epoch: Some(epoch) };
         let arrived = core.clock().mono;
@@ -244,9 +244,7 @@ impl Process {
         let session = self.sessions.get_mut(&link).expect("made above");
         let due = core.now + core.swarm.fetch_wait_ms * 1_000;
         session.parked = Some(Parked { call, arrived, due });
-        let named: BTreeMap<_, _> = points.into_iter().collect();
-        let forgotten: Vec<_> = session.asked.keys().filter(|at| !named.contains_key(at)).copied().collect();
-        for (at, point) in named {
+        for (at, point) in points {
             if session.asked.insert(at, point) != Some(point) || !session.armed.contains(&at) {
                 session.ready.insert(at);
             }
