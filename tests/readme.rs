@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use highwater_tests::process::without_cargos_variables;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The README's `sh` lines: the one that starts three nodes, and those of "Try it".
@@ -47,6 +48,7 @@ fn the_lines_of_the_readme_work_as_printed() {
     let shell = |line: &str| {
         let mut command = Command::new("bash");
         command.args(["-euo", "pipefail", "-c", line]).current_dir(root).env("HIGHWATER_DATA", data.path());
+        without_cargos_variables(&mut command);
         command
     };
     // The same build that the lines themselves ask for; compiling is not what is tested here.

@@ -29,10 +29,21 @@ pub fn binary() -> &'static Path {
         if profile.file_name().is_some_and(|name| name == "release") {
             cargo.arg("--release");
         }
+        without_cargos_variables(&mut cargo);
         let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo can be started");
         assert!(built.success(), "the highwater binary does not build");
         profile.join("highwater")
     })
+}
+
+/// Takes away what cargo tells a test about its package: a cargo within would build half the dependencies anew.
+pub fn without_cargos_variables(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text.starts_with("CARGO_BIN_") {
+            command.env_remove(&name);
+        }
+    }
 }
 
 /// One node: its addresses, files and, while it runs, its process.
