@@ -123,10 +123,26 @@ impl<D: Disk> LogDir<D> {
             tables: Mutex::new(tables),
             _lock: lock,
         };
+        dir.forget_deleted().map_err(failed)?;
         if !clean {
             dir.tables.lock().unrecovered = dir.names().map_err(failed)?.into_iter().collect();
         }
         Ok((Arc::new(dir), previous))
+    }
+
+    /// The checkpoints may still speak of a log that was deleted just before the process ended: another topic of that
+    /// name must not be measured by them.
+    fn forget_deleted(&self) -> io::Result<()> {
+        let ending = format!(".{}", self.id);
+        for entry in self.disk.list(&self.path)? {
+            if let Some((name, _)) = entry.name.strip_suffix(DELETED_DIR).and_then(|name| name.split_once(&ending))
+                && let Some(name) = LogName::parse(name)
+                && !self.disk.exists(&self.log_path(&name))?
+            {
+                self.forget(&name);
+            }
+        }
+        Ok(())
     }
 
     pub fn path(&self) -> &Path {

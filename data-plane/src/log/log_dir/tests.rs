@@ -169,6 +169,21 @@ fn watermarks_of_logs_not_named_are_kept() {
     assert_eq!((dir.watermark(&a), dir.watermark(&b)), (Offset(6), Offset(7)));
 }
 
+/// Simulation, seed 688: the topic was deleted and made again under the same name around a kill.
+#[test]
+fn a_log_deleted_just_before_a_kill_leaves_no_marks_either() {
+    let disk = SimDisk::new();
+    let name = LogName::new("t", 0);
+    let (dir, _) = open(&disk, &opening());
+    disk.create_dir_all(&dir.log_path(&name)).unwrap();
+    dir.checkpoint_watermarks([(name.clone(), Offset(335))]).unwrap();
+    dir.delete_log(&name).unwrap();
+    drop(dir);
+    disk.crash(Crash::Killed);
+    let (dir, _) = open(&disk, &opening());
+    assert_eq!(dir.watermark(&name), Offset(0));
+}
+
 #[test]
 fn a_deleted_log_leaves_the_checkpoints_and_can_be_erased_later() {
     let disk = SimDisk::new();
