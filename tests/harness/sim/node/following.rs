@@ -170,10 +170,9 @@ impl Process {
     /// A question that was answered in vain is asked as it has to be now.
     fn ask_anew(&mut self, core: &mut Core, at: TopicPartition, requested: FetchPoint) {
         let Some(hosted) = self.hosted.get(&at) else { return };
-        if hosted.next == Next::UnderWay(requested) || hosted.next == Next::Asking(requested) {
-            if let Some(ReplicaReply::Next(next)) = self.ask(core, at, ReplicaRequest::FetchPoint) {
-                self.set_next(core, at, next);
-            }
+        let asked = hosted.next == Next::UnderWay(requested) || hosted.next == Next::Asking(requested);
+        if asked && let Some(ReplicaReply::Next(next)) = self.ask(core, at, ReplicaRequest::FetchPoint) {
+            self.set_next(core, at, next);
         }
     }
 
