@@ -236,6 +236,13 @@ async fn a_controlled_stop_moves_its_leaders_first() {
     let mut client = cluster.leader_client("t", 0).await;
     let mut acked = produce(&mut client, "t", ALL, &["a"]).await;
 
+    // A consumer that waits at a follower for more is answered when that one stops, not cut off.
+    let mut reader = cluster.client(3).await;
+    let (read_on, stopped) = tokio::join!(reader.fetch("t", 0, 1, Duration::from_secs(10)), cluster.stop(3));
+    assert_eq!((told(read_on).records.len(), stopped), (0, Stopped::Cleanly));
+    cluster.start_node(3).await;
+    cluster.wait_in_sync("t", 0, 3).await;
+
     assert_eq!(cluster.stop(2).await, Stopped::Cleanly);
     assert!(cluster.member(2).data_dir().join(".clean-shutdown").exists(), "no mark of a clean stop");
     let state = cluster.state("t", 0).unwrap();

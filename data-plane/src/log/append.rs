@@ -37,7 +37,7 @@ impl<D: Disk> Log<D> {
         let log_append_time = self.settings.log_append_time.then_some(now);
         header.max_timestamp = log_append_time.map_or(header.max_timestamp, |now| now.0);
         let next = NextBatch { bytes: batch.len(), timestamp: Timestamp(header.max_timestamp), last };
-        if self.last_segment().is_due(&self.settings, (0, None), next, now) {
+        if self.cut_unsynced || self.last_segment().is_due(&self.settings, (0, None), next, now) {
             self.roll(now)?;
         }
         let stamp = batch.stamped_head(base, epoch);
@@ -91,9 +91,9 @@ impl<D: Disk> Log<D> {
             };
             let next = NextBatch { bytes: batch.len(), timestamp: batch.max_timestamp(), last: batch.last_offset() };
             let pending = ((taken.accepted - taken.written) as u32, taken.first);
-            if self.last_segment().is_due(&self.settings, pending, next, now) {
+            if self.cut_unsynced || self.last_segment().is_due(&self.settings, pending, next, now) {
                 self.write_run(&records, &mut taken)?;
-                if self.last_segment().is_due(&self.settings, (0, None), next, now) {
+                if self.cut_unsynced || self.last_segment().is_due(&self.settings, (0, None), next, now) {
                     self.roll(now)?;
                 }
             }
@@ -157,11 +157,9 @@ impl<D: Disk> Log<D> {
 
     /// Notes a batch that was written at the end: index, producers, epochs, end.
     fn note(&mut self, header: &BatchHeader) {
-        if let Some(epoch) = LeaderEpoch::from_wire(header.leader_epoch)
-            && self.epochs.latest().is_none_or(|latest| epoch > latest)
-            && self.epochs.assign(epoch, Offset(header.base_offset))
-        {
-            self.epochs_version += 1;
+        let epoch = LeaderEpoch::from_wire(header.leader_epoch);
+        if epoch.is_some() && epoch != self.epochs.latest() {
+            self.note_epoch(epoch, Offset(header.base_offset));
         }
         let interval = self.settings.index_interval_bytes;
         let active = self.active();
@@ -175,6 +173,18 @@ impl<D: Disk> Log<D> {
         self.end = header.next_offset();
         self.recent.push(self.end, log_position);
         self.producers.note(header);
+    }
+
+    /// A batch of another epoch than the latest begins at `base`. Entries that begin at the end or behind it have no records:
+    /// they must not hide an older epoch that does.
+    fn note_epoch(&mut self, epoch: Option<LeaderEpoch>, base: Offset) {
+        let dropped = self.epochs.truncate_from_end(self.end);
+        let added = epoch
+            .filter(|&epoch| self.epochs.latest().is_none_or(|latest| epoch > latest))
+            .is_some_and(|epoch| self.epochs.assign(epoch, base));
+        if dropped || added {
+            self.epochs_version += 1;
+        }
     }
 
     /// Starts a new segment at the end (R269). The old one is closed; syncing it is due.
@@ -196,6 +206,7 @@ impl<D: Disk> Log<D> {
         self.snapshots.insert(base);
         self.segments.push(Segment::empty(base, file, log_position, now));
         self.names_version += 1;
+        self.cut_unsynced = false;
         Ok(())
     }
 

@@ -41,9 +41,7 @@ impl<D: Disk> Log<D> {
             bytes += u64::from(segment.size);
             files.push(Arc::clone(&segment.file));
         }
-        if files.is_empty() && !self.is_settled() {
-            files.push(Arc::clone(&self.last_segment().file));
-        }
+        files.extend(self.cut_files.iter().map(Arc::clone));
         let prepare = (self.segments.len() > 1 && self.prepared.is_none())
             .then(|| if self.settings.preallocate { u64::from(self.settings.segment_bytes_max) } else { 0 });
         Some(SyncJob {
@@ -93,6 +91,8 @@ impl<D: Disk> Log<D> {
             return Ok(false);
         }
         self.truncations_synced = self.truncations;
+        self.cut_unsynced = false;
+        self.cut_files.clear();
         self.unwritten_indexes.retain(|index| !done.indexes.contains(&index.base));
         self.unwritten_snapshots.retain(|(offset, _)| !done.snapshots.contains(offset));
         let moved = done.stamp.end > self.flushed_end;
@@ -119,9 +119,12 @@ impl<D: Disk> Log<D> {
         self.unwritten_indexes.extend(closed);
         let ends: Vec<_> = self.segments.iter().skip(1).map(|next| next.base).chain([self.end]).collect();
         for (segment, end) in self.segments.iter().zip(ends) {
-            if end > self.flushed_end || !self.is_settled() {
+            if end > self.flushed_end {
                 segment.file.sync_data()?;
             }
+        }
+        for file in &self.cut_files {
+            file.sync_data()?;
         }
         for index in &self.unwritten_indexes {
             index.write()?;

@@ -172,26 +172,6 @@ impl<D: Disk> Segment<D> {
     }
 }
 
-impl<D: Disk> Segment<D> {
-    /// Where the last batch of a closed segment ends; the base of an empty one. Reads the batches behind the last entry of
-    /// the index file, and keeps nothing of it.
-    pub fn last_offset_end(&self) -> io::Result<Offset> {
-        let from = match &self.index {
-            SegmentIndex::Growing(builder) => builder.index().last_position(),
-            SegmentIndex::Closed(closed) => {
-                let offsets = closed.disk.read(&closed.log.join(file_name(self.base, "index"))).unwrap_or_default();
-                SparseIndex::decode(&offsets, &[], self.size).last_position()
-            }
-        };
-        let mut end = self.base;
-        let mut scan = HeaderScan::new(&*self.file, u64::from(from), u64::from(self.size));
-        while let Some((_, header)) = scan.next()? {
-            end = header.next_offset();
-        }
-        Ok(end)
-    }
-}
-
 /// What a batch asks of the segment it is to go to.
 #[derive(Debug, Clone, Copy)]
 pub struct NextBatch {

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use highwater_wire::{Offset, Timestamp};
@@ -69,11 +70,20 @@ impl<D: Disk> Log<D> {
                 break;
             }
         }
-        segment.file.set_len(u64::from(cut_at))?;
-        segment.size = cut_at;
-        if cut_at == 0 {
+        if cut_at > 0 {
+            segment.file.set_len(u64::from(cut_at))?;
+            self.cut_unsynced = true;
+            self.cut_files.push(Arc::clone(&segment.file));
+        } else {
+            // Another file under the same name has nothing of the old one in it, whatever reaches the disk.
+            let (disk, path) = (self.dir.disk(), self.path.join(file_name(base, "log")));
+            disk.remove(&path)?;
+            segment.file = Arc::new(disk.create(&path)?);
             segment.first_timestamp = None;
+            self.names_version += 1;
+            self.cut_unsynced = false;
         }
+        segment.size = cut_at;
         index.truncate(cut_at, base, end);
         let (mut builder, from) = IndexBuilder::resume(index, base);
         let mut scan = HeaderScan::new(&*segment.file, u64::from(from), u64::from(cut_at));
@@ -103,6 +113,7 @@ impl<D: Disk> Log<D> {
         self.names_version += 1;
         self.segments.push(Segment::empty(start, file, 0, created));
         self.unwritten_indexes.clear();
+        self.cut_unsynced = false;
         (self.start, self.end) = (start, start);
         self.flushed_end = self.flushed_end.min(start);
         self.recent.clear(start);

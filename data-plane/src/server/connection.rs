@@ -84,7 +84,10 @@ impl Connection {
         let mut stopped = std::pin::pin!(stopped);
         let mut stopping = false;
         loop {
-            if !stopping && !self.handle_frames() {
+            if stopping {
+                // No further request is handled, but what was asked is answered.
+                self.answers.flush();
+            } else if !self.handle_frames() {
                 break;
             }
             if stopping && self.waiting.is_none() && self.answers.is_idle() {

@@ -29,7 +29,7 @@ pub struct Recovery<'a, D: Disk> {
 
 impl<D: Disk> Recovery<'_, D> {
     pub fn run(
-        &self,
+        mut self,
         mut files: Files,
         epochs: Option<EpochHistory>,
     ) -> io::Result<(Parts<D>, Offset, RecoveryReport)> {
@@ -41,6 +41,9 @@ impl<D: Disk> Recovery<'_, D> {
         let mut bytes_scanned = 0;
         let mut cut = None;
         let opened = if clean { self.open_clean(&files.segments)? } else { None };
+        if opened.is_none() {
+            self.marks.recovery_point = self.trusted_end(&files.segments, epochs.as_ref())?;
+        }
         let (mut segments, mut end) = match opened {
             Some(opened) => opened,
             None => {
@@ -126,26 +129,50 @@ impl<D: Disk> Recovery<'_, D> {
         Ok(segments)
     }
 
+    /// The recovery point, or the base of an earlier segment that is not as a sync left it. That takes a truncation which
+    /// power loss cut short: a segment may then end before the next begins, and what a leader wrote on before its truncation
+    /// was synced begins with an epoch that the stored history does not have there.
+    fn trusted_end(&self, bases: &[Offset], stored: Option<&EpochHistory>) -> io::Result<Offset> {
+        let recovery_point = self.marks.recovery_point;
+        for (index, &base) in bases.iter().enumerate().take_while(|&(_, &base)| base <= recovery_point) {
+            let next = bases.get(index + 1).copied().filter(|&next| next <= recovery_point);
+            match self.is_as_synced(base, next, stored) {
+                Ok(true) => {}
+                Ok(false) => return Ok(base),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(base),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(recovery_point)
+    }
+
+    fn is_as_synced(&self, base: Offset, next: Option<Offset>, stored: Option<&EpochHistory>) -> io::Result<bool> {
+        let file = self.disk.open(&self.path.join(file_name(base, "log")))?;
+        let size = length(&file)?;
+        if let Some((_, header)) = HeaderScan::new(&file, 0, u64::from(size)).next()?
+            && header.base_offset < self.marks.recovery_point.0
+            && let Some(known) = stored.and_then(|epochs| epochs.epoch_at(Offset(header.base_offset)))
+            && known.0 != header.leader_epoch
+        {
+            return Ok(false);
+        }
+        let Some(next) = next else { return Ok(true) };
+        let offsets = self.disk.read(&self.path.join(file_name(base, "index"))).unwrap_or_default();
+        let from = SparseIndex::decode(&offsets, &[], size).last_position();
+        let mut end = base;
+        let mut scan = HeaderScan::new(&file, u64::from(from), u64::from(size));
+        while let Some((_, header)) = scan.next()? {
+            end = header.next_offset();
+        }
+        Ok(end == next)
+    }
+
     /// Reads and checks everything from the segment of the recovery point on (R20).
     #[allow(clippy::type_complexity)]
     fn check(&self, bases: &[Offset]) -> io::Result<((Vec<Segment<D>>, Offset), u64, Option<Cut>)> {
         let first = bases.partition_point(|&base| base <= self.marks.recovery_point).saturating_sub(1);
         let mut segments = self.open_closed(&bases[..first])?;
         let mut scanned = 0;
-        // A truncation below the recovery point that power loss cut short may have shortened a segment and left the next
-        // ones. Everything else down there was synced.
-        for index in 0..first {
-            let end = segments[index].last_offset_end()?;
-            if end != bases[index + 1] {
-                let reason = format!("segment {} ends at {end}, the next begins at {}", bases[index], bases[index + 1]);
-                let cut = self.cut(&bases[index + 1..], 0, end, false, reason)?;
-                segments.truncate(index);
-                let (segment, end, _) = self.check_segment(bases[index], next_position(&segments))?;
-                scanned += u64::from(segment.size);
-                segments.push(segment);
-                return Ok(((segments, end), scanned, Some(cut)));
-            }
-        }
         let mut end = bases[first];
         for (index, &base) in bases.iter().enumerate().skip(first) {
             if base != end {

@@ -81,12 +81,17 @@ fn flush(log: &mut SimLog, promise: &mut Promise) -> io::Result<()> {
 }
 
 fn cut(log: &mut SimLog, promise: &mut Promise, to: i64) -> io::Result<()> {
+    cut_unsynced(log, promise, to)?;
+    flush(log, promise)
+}
+
+fn cut_unsynced(log: &mut SimLog, promise: &mut Promise, to: i64) -> io::Result<()> {
     // At or below its start the log is emptied, with what still lies below.
     let to = if to <= log.view().start.0 { 0 } else { to };
-    promise.cut_to = Some(to);
+    promise.cut_to = Some(promise.cut_to.map_or(to, |before| before.min(to)));
     log.truncate_to(Offset(to))?;
     promise.written.retain(|&(base, _)| base < to);
-    flush(log, promise)
+    Ok(())
 }
 
 fn check(promise: &Promise, log: &SimLog, power_lost: bool, context: &str) {
@@ -253,7 +258,12 @@ fn random_step(log: &mut SimLog, promise: &mut Promise, epoch: &mut i32, rng: &m
         78..84 => {
             let view = log.view();
             let to = rng.random_range(view.start.0..=view.end.0);
-            cut(log, promise, to)?;
+            // One that is elected at once goes on before the truncation has reached the disk.
+            if rng.random_bool(0.5) {
+                cut(log, promise, to)?
+            } else {
+                cut_unsynced(log, promise, to)?
+            }
             *epoch += 1;
         }
         84..87 => {
@@ -280,8 +290,10 @@ fn random_step(log: &mut SimLog, promise: &mut Promise, epoch: &mut i32, rng: &m
 
 #[test]
 fn random_lives_keep_what_was_synced() {
-    // 536: a cut that was not durable left a whole stale batch behind what was appended next.
-    for seed in (0..300).chain([536]) {
+    // The last ones failed once. 536, 498: a cut that was not durable, or not made, left whole stale batches behind what was
+    // appended next. 14: a file that was cut and then rolled was never synced. 42: the recovery point knew nothing of what a
+    // leader wrote on before its truncation was synced.
+    for seed in (0..400).chain([14, 42, 498, 536]) {
         random_life(seed);
     }
 }

@@ -36,6 +36,20 @@ fn a_follower_takes_the_leaders_bytes_and_epochs_as_they_are() {
 }
 
 #[test]
+fn an_epoch_without_records_does_not_hide_an_older_one_with() {
+    let (_disk, mut log) = new_log();
+    follow(&mut log, sent(&[(0, 2, 1)]), 1).unwrap();
+    log.assign_epoch(LeaderEpoch(3));
+    assert_eq!(epochs(&log), [(1, 0), (3, 2)]);
+    // Another leader, elected with epoch 4, has records of epoch 2 there.
+    follow(&mut log, sent(&[(2, 1, 2), (3, 1, 4)]), 4).unwrap();
+    assert_eq!(epochs(&log), [(1, 0), (2, 2), (4, 3)]);
+    log.assign_epoch(LeaderEpoch(6));
+    follow(&mut log, sent(&[(4, 1, 4)]), 7).unwrap();
+    assert_eq!(epochs(&log), [(1, 0), (2, 2), (4, 3)], "nor the one it goes on with");
+}
+
+#[test]
 fn one_answer_may_fill_several_segments() {
     let (_disk, mut log) = new_log();
     let batches: Vec<(i64, usize, i32)> = (0..40).map(|n| (n, 1, 0)).collect();

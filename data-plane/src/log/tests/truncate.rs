@@ -218,3 +218,28 @@ fn an_old_segment_is_rolled_by_the_clock() {
     assert!(log.roll_if_due(Timestamp(NOW.0 + 604_800_001)).unwrap());
     assert_eq!(log.segment_count(), 2);
 }
+
+#[test]
+fn what_is_appended_before_a_truncation_is_synced_goes_to_a_file_of_its_own() {
+    let (_disk, mut log) = new_log();
+    for _ in 0..6 {
+        append(&mut log, 1, 0);
+    }
+    log.truncate_to(Offset(4)).unwrap();
+    append(&mut log, 1, 1);
+    assert_eq!(segment_bases(&log), [0, 4]);
+    append(&mut log, 1, 1);
+    log.truncate_to(Offset(5)).unwrap();
+    log.truncate_to(Offset(4)).unwrap();
+    append(&mut log, 1, 2);
+    assert_eq!(segment_bases(&log), [0, 4], "an empty file is new anyway");
+    log.truncate_to(Offset(2)).unwrap();
+    sync(&mut log);
+    append(&mut log, 1, 3);
+    assert_eq!(segment_bases(&log), [0], "synced: the file goes on");
+    assert_eq!(contents(&log), [(0, 0), (1, 0), (2, 3)]);
+}
+
+fn segment_bases(log: &SimLog) -> Vec<i64> {
+    log.segments.iter().map(|segment| segment.base.0).collect()
+}
