@@ -30,6 +30,12 @@ async fn newest(cluster: &Processes, id: usize, topic: &str, kind: &str) -> Valu
     history.into_iter().filter(|c| c["type"] == kind).max_by_key(|c| c["metadata_offset"].as_u64()).expect("a change")
 }
 
+/// A client that acks=1 serves sees no more than this of what happens to a follower.
+fn assert_steady(quiet: f64, disturbed: f64) {
+    let change = disturbed / quiet;
+    assert!((0.9..=1.1).contains(&change), "the acks=1 rate went from {quiet:.0} to {disturbed:.0} a second");
+}
+
 fn rate(load: &Load, before: usize, since: Instant) -> f64 {
     (load.acked() - before) as f64 / since.elapsed().as_secs_f64()
 }
@@ -56,10 +62,11 @@ async fn a_paused_follower_is_evicted_by_the_lag_timer_and_comes_back() {
         .await;
     let evicted = paused.elapsed();
     println!("evicted after {evicted:?}");
-    assert!((5.0..8.5).contains(&evicted.as_secs_f64()), "evicted after {evicted:?}");
+    // One lag limit to one and a half (R112), and a poll of its state.
+    assert!((5.0..7.6).contains(&evicted.as_secs_f64()), "evicted after {evicted:?}");
     cluster.wait("10 s", Duration::from_secs(20), async || paused.elapsed() > Duration::from_secs(10)).await;
     let disturbed = rate(&load, count, paused);
-    assert!(disturbed > 0.9 * quiet, "acks=1 rate fell from {quiet:.0} to {disturbed:.0} a second");
+    assert_steady(quiet, disturbed);
     cluster.resume(follower);
     let resumed = Instant::now();
     cluster.wait_state(leader, "lag", 0, "in sync again", |s| s["isr"].as_array().is_some_and(|i| i.len() == 2)).await;
@@ -111,7 +118,7 @@ async fn a_follower_behind_a_slow_link_is_evicted_as_slow_and_comes_back() {
         .wait_state(leader, "slow", 0, "without the follower", |s| s["isr"].as_array().is_some_and(|i| i.len() == 1))
         .await;
     let disturbed = rate(&load, count, since);
-    assert!(disturbed > 0.9 * quiet, "acks=1 rate fell from {quiet:.0} to {disturbed:.0} a second");
+    assert_steady(quiet, disturbed);
     let shrink = newest(&cluster, leader, "slow", "ISR_SHRINK").await;
     assert_eq!(shrink["reason"], "FOLLOWER_SLOW", "{shrink}");
     links[leader - 1].limit(UNLIMITED);

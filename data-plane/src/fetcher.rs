@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ const LIST_OFFSETS_VERSION: i16 = 7;
 const GRACE: Duration = Duration::from_secs(2);
 /// The least pause between a lost connection and the next.
 const REDIAL: Millis = Millis(20);
+/// How long the timer sleeps when nothing is due.
+const QUIET: Duration = Duration::from_secs(3_600);
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Answers are bounded by what was asked for, and by one batch more.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
@@ -121,7 +124,6 @@ struct Flight {
 struct Fetcher {
     shared: Arc<Fetchers>,
     leader: BrokerId,
-    shard: u32,
     following: Following,
     session: ClientSession,
     /// What the session's server knows us to ask, as of the last request sent.
@@ -133,6 +135,7 @@ struct Fetcher {
     urgent: bool,
     /// No new connection before this.
     dial_at: Millis,
+    client_id: StrBytes,
     bytes_in: metrics::Counter,
 }
 
@@ -144,10 +147,11 @@ struct Connection {
 impl Fetcher {
     fn new(shared: Arc<Fetchers>, leader: BrokerId, shard: u32) -> Self {
         let longest = u64::try_from(shared.config.fetch_backoff_max.as_millis()).unwrap_or(u64::MAX);
+        let client_id = format!("broker-{}-fetcher-{shard}", shared.identity.broker).into();
         Self {
             shared,
+            client_id,
             leader,
-            shard,
             following: Following::new(Millis(longest)),
             session: ClientSession::default(),
             sent: BTreeMap::new(),
@@ -161,16 +165,17 @@ impl Fetcher {
     }
 
     async fn run(mut self, mut news: UnboundedReceiver<News>) {
+        // One timer for all rounds: to move it to a later time takes no lock.
+        let mut alarm = pin!(tokio::time::sleep_until(Instant::now() + QUIET));
         loop {
             if let Err(error) = self.send_if_due().await {
                 self.lost(&error);
                 continue;
             }
-            let now = self.now();
-            let redial = (self.connection.is_none() && self.dial_at > now).then_some(self.dial_at);
-            let due = self.following.next_due(now).into_iter().chain(redial).min();
-            let wake = due.map(|at| Instant::from(self.shared.partitions.clock.instant(at)));
-            let deadline = self.flights.front().map(|flight| flight.deadline);
+            let due = self.next_due();
+            if due != alarm.deadline() {
+                alarm.as_mut().reset(due);
+            }
             tokio::select! {
                 biased;
                 told = news.recv() => {
@@ -186,10 +191,23 @@ impl Fetcher {
                     },
                     Err(error) => self.lost(&error),
                 },
-                () = until(wake) => {}
-                () = until(deadline) => self.lost(&io::ErrorKind::TimedOut.into()),
+                () = &mut alarm => {
+                    let now = Instant::now();
+                    if self.flights.front().is_some_and(|flight| flight.deadline <= now) {
+                        self.lost(&io::ErrorKind::TimedOut.into());
+                    }
+                }
             }
         }
+    }
+
+    /// When to look again though nothing happens.
+    fn next_due(&self) -> Instant {
+        let redial = (self.connection.is_none() && self.dial_at > self.now()).then_some(self.dial_at);
+        let due = self.following.next_due().into_iter().chain(redial).min();
+        let due = due.map(|at| Instant::from(self.shared.partitions.clock.instant(at)));
+        let deadline = self.flights.front().map(|flight| flight.deadline);
+        due.into_iter().chain(deadline).min().unwrap_or_else(|| Instant::now() + QUIET)
     }
 
     fn now(&self) -> Millis {
@@ -271,7 +289,7 @@ impl Fetcher {
         let round = self.session.round_of_changes(asked, changes.dropped);
         let correlation_id = self.next_correlation;
         self.next_correlation = self.next_correlation.wrapping_add(1);
-        let frame = self.request(round).encode(FETCH_VERSION, correlation_id, Some(&self.client_id()));
+        let frame = self.request(round).encode(FETCH_VERSION, correlation_id, Some(&self.client_id));
         let frame = frame.map_err(io::Error::other)?;
         let deadline = Instant::now() + self.shared.config.fetch_wait_max + GRACE;
         self.flights.push_back(Flight { deadline, correlation_id, replaced: BTreeMap::new() });
@@ -280,10 +298,6 @@ impl Fetcher {
         tokio::time::timeout(GRACE, connection.stream.write_all(&frame))
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
-    }
-
-    fn client_id(&self) -> StrBytes {
-        format!("broker-{}-fetcher-{}", self.shared.identity.broker, self.shard).into()
     }
 
     fn request(&self, round: ClientRound) -> Request {
@@ -442,13 +456,6 @@ fn answer(fetched: FetchedPartition) -> LeaderAnswer {
         records: fetched.records,
         high_watermark: fetched.high_watermark.unwrap_or(Offset::ZERO),
         log_start: fetched.log_start_offset.unwrap_or(Offset::ZERO),
-    }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

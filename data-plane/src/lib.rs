@@ -24,6 +24,7 @@ pub mod server;
 pub mod suspects;
 pub mod sync_pool;
 pub mod view;
+pub mod workers;
 
 pub use config::{
     Boot, DataPlaneConfig, LifecycleConfig, ListenerConfig, LogConfig, ReplicationConfig, ServerConfig, TopicDefaults,
@@ -39,7 +40,6 @@ use std::time::Duration;
 
 use highwater_quorum::QuorumClient;
 use highwater_wire::ClusterId;
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -59,19 +59,20 @@ use server::metrics::ServerMetrics;
 use suspects::Suspects;
 use sync_pool::SyncPool;
 use view::NodeState;
+use workers::Workers;
 
 /// How long connections may take to end when the broker stops.
 const CONNECTIONS_END: Duration = Duration::from_secs(3);
 /// Logs closed at once: each waits for its own fsyncs.
 const CLOSING_THREADS: usize = 8;
-/// How long the runtime may take to end.
+/// How long the workers may take to end.
 const RUNTIME_END: Duration = Duration::from_secs(2);
 
 /// The data plane of this process. It runs on a runtime of its own (D37), so it may be started from any.
 pub struct DataPlane {
     config: Arc<DataPlaneConfig>,
     /// `None` once ended.
-    runtime: Option<Runtime>,
+    workers: Option<Workers>,
     partitions: Arc<Partitions>,
     identity: Arc<Identity>,
     state: Arc<NodeState>,
@@ -128,9 +129,9 @@ impl DataPlane {
             .map_err(|error| DataPlaneError::Storage { path: config.log_dir.clone(), why: error.to_string().into() })?;
         let addresses = bound.iter().map(|bound| (bound.name.clone(), bound.address)).collect();
         let advertised = bound.iter().map(|bound| (bound.name.clone(), bound.advertised.clone())).collect();
-        let mut builder = Builder::new_multi_thread();
-        let runtime = builder.worker_threads(config.server.workers.max(1)).thread_name("data").enable_all().build();
-        let runtime = runtime.map_err(|error| DataPlaneError::Resources(Arc::new(error)))?;
+        let workers = Workers::start(config.server.workers);
+        let workers = workers.map_err(|error| DataPlaneError::Resources(Arc::new(error)))?;
+        let runtime = workers.handle().clone();
         let (sync_pool, threads) = SyncPool::start(config.log.sync_threads)?;
 
         let identity = Arc::new(Identity::new(config.broker));
@@ -139,14 +140,8 @@ impl DataPlane {
         let (fetchable, wishes) = unbounded_channel();
         let (storage_failed, mut failures) = unbounded_channel();
         let log_dir_id = dir.id();
-        let partitions = Partitions::new(Edges {
-            isr,
-            fetchable,
-            storage_failed,
-            sync_pool,
-            dir,
-            runtime: runtime.handle().clone(),
-        });
+        let partitions =
+            Partitions::new(Edges { isr, fetchable, storage_failed, sync_pool, dir, runtime: runtime.clone() });
         let suspects = Arc::new(Suspects::new(quorum.clone()));
         let context = Arc::new(Context {
             identity: identity.clone(),
@@ -205,7 +200,7 @@ impl DataPlane {
         ];
         Ok(Self {
             config,
-            runtime: Some(runtime),
+            workers: Some(workers),
             partitions,
             identity,
             state,
@@ -308,7 +303,7 @@ impl DataPlane {
 
     /// Ends what still runs, and lets go of the directory.
     fn end(&mut self) {
-        let Some(runtime) = self.runtime.take() else { return };
+        let Some(workers) = self.workers.take() else { return };
         self.stop_serving.cancel();
         for task in self.background.drain(..) {
             task.abort();
@@ -318,7 +313,7 @@ impl DataPlane {
         let (partitions, threads) = (self.partitions.clone(), std::mem::take(&mut self.threads));
         // Not here: a runtime may not be waited for on another one.
         let ended = std::thread::spawn(move || {
-            runtime.shutdown_timeout(RUNTIME_END);
+            workers.end(RUNTIME_END);
             for thread in threads {
                 let _ = thread.join();
             }

@@ -175,7 +175,7 @@ impl Lifecycle {
         let path = self.config.log_dir.clone();
         let broker = self.identity.broker;
         let mut leaving = BTreeSet::new();
-        state.acted_on.store(reconciler.told().version.0, Ordering::Release);
+        state.has_acted_on(reconciler.told().version);
         async move {
             loop {
                 let image = images.borrow_and_update().clone();
@@ -186,7 +186,7 @@ impl Lifecycle {
                 let applied = applied
                     .map_err(|error| DataPlaneError::Storage { path: path.clone(), why: error.to_string().into() })?;
                 if applied {
-                    state.acted_on.store(reconciler.told().version.0, Ordering::Release);
+                    state.has_acted_on(reconciler.told().version);
                 }
                 // The quorum lets a broker stop when every other has heard of it (R174): it need not wait for our next
                 // heartbeat.
@@ -287,7 +287,7 @@ impl Lifecycle {
             broker: self.identity.broker,
             epoch: self.identity.epoch().unwrap_or(BrokerEpoch(-1)),
             incarnation: self.config.incarnation,
-            version: ImageVersion(self.state.acted_on.load(Ordering::Acquire)),
+            version: self.state.acted_on(),
             want_fence: false,
             want_shutdown: wish == Wish::Drain,
             drained,

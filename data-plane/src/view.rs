@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use highwater_quorum::ImageVersion;
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Offset, Timestamp, TopicPartition};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::error::DataPlaneError;
 use crate::handlers::context::Context;
@@ -117,7 +117,7 @@ impl ReplicaView {
             unfenced: self.state.unfenced.load(Ordering::Acquire),
             heartbeat_age_ms: age,
             recovery: *self.state.recovery.borrow(),
-            acted_on: ImageVersion(self.state.acted_on.load(Ordering::Acquire)),
+            acted_on: self.state.acted_on(),
             replicas: partitions.as_ref().map_or(0, |partitions| partitions.len()),
             leading,
             connections: context.as_ref().map_or(0, |context| context.metrics.connections()),
@@ -178,7 +178,9 @@ pub(crate) struct NodeState {
     pub unfenced: AtomicBool,
     /// Monotonic milliseconds; 0: never.
     pub heartbeat_answered: AtomicU64,
-    pub acted_on: AtomicU64,
+    acted_on: AtomicU64,
+    /// Somebody may wait for the next image to be acted on.
+    acted: Notify,
     /// `true`: the quorum agreed that this broker may stop.
     pub may_stop: watch::Sender<bool>,
     /// What stopped this broker by itself.
@@ -195,8 +197,29 @@ impl NodeState {
             unfenced: AtomicBool::new(false),
             heartbeat_answered: AtomicU64::new(0),
             acted_on: AtomicU64::new(0),
+            acted: Notify::new(),
             may_stop: watch::Sender::new(false),
             failure: watch::Sender::new(None),
+        }
+    }
+
+    /// The newest image that the replicas were told.
+    pub fn acted_on(&self) -> ImageVersion {
+        ImageVersion(self.acted_on.load(Ordering::Acquire))
+    }
+
+    /// The replicas were told an image, and what it asks for is open.
+    pub fn has_acted_on(&self, version: ImageVersion) {
+        self.acted_on.store(version.0, Ordering::Release);
+        self.acted.notify_waiters();
+    }
+
+    /// Waits for the next image to be acted on, unless `enough` holds before.
+    pub async fn next_acted_on(&self, enough: impl Fn() -> bool) {
+        let mut acted = std::pin::pin!(self.acted.notified());
+        acted.as_mut().enable();
+        if !enough() {
+            acted.await;
         }
     }
 

@@ -11,8 +11,9 @@ use crate::api::ApiKey;
 pub const READ_BYTES_MAX: usize = 256 << 10;
 /// How much a quiet one does.
 const READ_BYTES_MIN: usize = 16 << 10;
-/// A frame up to this size gets its room at once; beyond, room grows with what has really arrived.
-const TRUSTED_FRAME_BYTES: usize = 2 << 20;
+/// A frame as large as one that came whole gets its room at once, up to this size; beyond, room grows with what has
+/// really arrived.
+const TRUSTED_FRAME_BYTES_MAX: usize = 2 << 20;
 const PREFIX_BYTES: usize = 4;
 /// A correlation id: nothing shorter is an answer, let alone a request.
 const FRAME_BYTES_MIN: usize = 4;
@@ -63,13 +64,15 @@ pub struct FrameBuffer {
     buffer: BytesMut,
     limits: FrameLimits,
     read_bytes: usize,
+    /// A length up to this is believed: as much as one read may take, or as the largest frame that came whole.
+    trusted: usize,
     lent: bool,
 }
 
 impl FrameBuffer {
     /// Holds no memory until [`FrameBuffer::read_space`].
     pub fn new(limits: FrameLimits) -> Self {
-        Self { buffer: BytesMut::new(), limits, read_bytes: READ_BYTES_MIN, lent: false }
+        Self { buffer: BytesMut::new(), limits, read_bytes: READ_BYTES_MIN, trusted: READ_BYTES_MAX, lent: false }
     }
 
     /// For frames popped from now on.
@@ -79,14 +82,15 @@ impl FrameBuffer {
 
     /// The buffer with room to read into. Only append to it.
     ///
-    /// Room is 16 KiB at first and 256 KiB once reads fill it; a frame under way gets room for all of it up to 2 MiB,
-    /// beyond that twice what has arrived, so that a length alone claims no memory.
+    /// Room is 16 KiB at first and 256 KiB once reads fill it. A frame under way gets room for all of it up to 256 KiB, or
+    /// up to the largest that came whole before, at most 2 MiB; beyond that twice what has arrived, so that a length alone
+    /// claims no memory.
     pub fn read_space(&mut self) -> &mut BytesMut {
         self.note_fullness();
         let spare = self.buffer.capacity() - self.buffer.len();
         match self.missing() {
             Some(missing) => {
-                let trusted = missing.min(TRUSTED_FRAME_BYTES.max(self.buffer.len()));
+                let trusted = missing.min(self.trusted.max(self.buffer.len()));
                 if spare < trusted {
                     self.buffer.reserve(trusted.max(self.read_bytes));
                 }
@@ -123,6 +127,7 @@ impl FrameBuffer {
         if self.buffer.len() < PREFIX_BYTES + bytes {
             return Ok(None);
         }
+        self.trusted = self.trusted.max(bytes.min(TRUSTED_FRAME_BYTES_MAX));
         let mut frame = self.buffer.split_to(PREFIX_BYTES + bytes).freeze();
         let _prefix = frame.split_to(PREFIX_BYTES);
         Ok(Some(frame))
@@ -323,7 +328,20 @@ mod tests {
         let mut frames = FrameBuffer::new(FrameLimits::DEFAULT);
         frames.push(&(100i32 << 20).to_be_bytes());
         frames.push(&[0, 0]);
-        assert!(frames.read_space().capacity() <= TRUSTED_FRAME_BYTES + READ_BYTES_MAX);
+        assert!(frames.read_space().capacity() <= 2 * READ_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_frame_as_large_as_one_before_gets_its_room_at_once() {
+        let mut frames = FrameBuffer::new(FrameLimits::DEFAULT);
+        let large = frame(&[0; 1 << 20]);
+        for (n, batch) in [&large, &large].into_iter().enumerate() {
+            frames.push(&batch[..100]);
+            let room = frames.read_space().capacity();
+            assert_eq!(room >= batch.len(), n == 1, "{room} for frame {n}");
+            frames.push(&batch[100..]);
+            assert!(frames.pop().unwrap().is_some());
+        }
     }
 
     #[test]

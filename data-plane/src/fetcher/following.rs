@@ -139,7 +139,7 @@ impl Following {
     }
 
     /// When to look again though nothing happened. `None`: never.
-    pub fn next_due(&self, _now: Millis) -> Option<Millis> {
+    pub fn next_due(&self) -> Option<Millis> {
         let paused = self.paused.first().map(|(until, _)| *until);
         let syncing = self.syncing.values().min().map(|since| *since + SYNC_HOLD);
         paused.into_iter().chain(syncing).min()
@@ -224,7 +224,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..8 {
             following.back_off(at(0), point(1), now);
-            let due = following.next_due(now).unwrap();
+            let due = following.next_due().unwrap();
             pauses.push((due - now).0);
             assert!(!following.may_send(now));
             now = due;
@@ -237,7 +237,7 @@ mod tests {
         assert!(following.may_send(now), "new metadata ends the wait");
         assert_eq!(following.take_changes(now).asked, [(at(0), point(5))].into());
         following.back_off(at(0), point(5), now);
-        assert_eq!(following.next_due(now), Some(now + Millis(20)), "a success in between resets the pause");
+        assert_eq!(following.next_due(), Some(now + Millis(20)), "a success in between resets the pause");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! A follower's fetch moves the watermark: it is accepted on the inter-broker listener only (D22); elsewhere 29.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,6 +19,7 @@ use highwater_wire::fetch::{CurrentLeader, EpochEnd, FetchResponse, FetchedParti
 use highwater_wire::request::{FetchRequest, StrBytes};
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offset, TopicId, TopicPartition};
 use parking_lot::Mutex;
+use tokio::time::{Sleep, sleep_until};
 
 use super::context::{Caller, Context, by_id, by_name, leader_hint, live_endpoint};
 use super::{Handled, Respond, isolation};
@@ -54,6 +56,8 @@ struct State {
     unarmed: BTreeSet<PartitionKey>,
     /// The connection it was last used on.
     connection: u64,
+    /// The timer of its waits, kept from one to the next: to move it to a later time takes no lock.
+    alarm: Option<Pin<Box<Sleep>>>,
 }
 
 impl OpenSession {
@@ -68,6 +72,7 @@ impl OpenSession {
                 armed: HashSet::new(),
                 unarmed: BTreeSet::new(),
                 connection,
+                alarm: None,
             }),
         }
     }
@@ -478,9 +483,16 @@ impl Round {
         let wait = Millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         let deadline = self.context.partitions.clock.instant(self.arrived + wait).into();
         let session = self.session.clone();
+        let kept = session.state.lock().alarm.take();
+        let mut alarm = kept.unwrap_or_else(|| Box::pin(sleep_until(deadline)));
+        alarm.as_mut().reset(deadline);
         let mut timed_out = false;
         loop {
-            timed_out |= tokio::time::timeout_at(deadline, session.waiter.woken()).await.is_err();
+            tokio::select! {
+                biased;
+                () = session.waiter.woken() => {}
+                () = &mut alarm => timed_out = true,
+            }
             let mut state = session.state.lock();
             let ready = session.waiter.take_ready();
             let mut asked: BTreeSet<_> = ready.iter().filter_map(|at| state.resolved.get(at)).cloned().collect();
@@ -497,6 +509,7 @@ impl Round {
                 break;
             }
         }
+        session.state.lock().alarm = Some(alarm);
         self.answer();
     }
 

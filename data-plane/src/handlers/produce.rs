@@ -6,7 +6,6 @@
 //! Transactions are not served: 53 for the whole request.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use highwater_quorum::MetadataImage;
@@ -27,9 +26,8 @@ use crate::partitions::{Deliveries, Reply};
 use crate::replica::message::{Acks, Produce, ReplicaReply, ReplicaRequest, Ticket};
 use crate::replica::status::RoleName;
 
-/// How often, and how many times, to look whether a new log is open: for a quarter of a second.
-const OPENING_LOOK: Duration = Duration::from_millis(2);
-const OPENING_LOOKS: u32 = 125;
+/// How long a produce waits for a new log to be opened.
+const OPENING_MAX: Duration = Duration::from_millis(250);
 
 /// Topics that only coordinators write to (R42 step 6).
 const INTERNAL: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
@@ -154,7 +152,7 @@ pub fn handle(context: &Arc<Context>, caller: &Arc<Caller>, respond: Respond, re
 /// topic would be refused with 6, and its producer would pause before it asks again.
 pub fn must_wait_for_opening(context: &Context, version: i16, request: &ProduceRequest) -> bool {
     let image = context.image();
-    if image.version.0 <= context.state.acted_on.load(Ordering::Acquire) {
+    if image.version <= context.state.acted_on() {
         return false;
     }
     let partitions =
@@ -170,12 +168,13 @@ pub fn must_wait_for_opening(context: &Context, version: i16, request: &ProduceR
 
 /// Waits until they are open, within reason.
 pub async fn opened(context: &Context, version: i16, request: &ProduceRequest) {
-    for _ in 0..OPENING_LOOKS {
-        tokio::time::sleep(OPENING_LOOK).await;
-        if !must_wait_for_opening(context, version, request) {
-            return;
+    let opening = || must_wait_for_opening(context, version, request);
+    let opened = async {
+        while opening() {
+            context.state.next_acted_on(|| !opening()).await;
         }
-    }
+    };
+    let _ = tokio::time::timeout(OPENING_MAX, opened).await;
 }
 
 /// What the checks of a partition need to know.

@@ -120,7 +120,7 @@ pub const GROUPS: &[Group] = &[
                 "",
                 1,
                 1024,
-                "Worker threads of the data plane. Default: the number of cores, at most 4.",
+                "Worker threads of the data plane. Default: one for two cores, at most 4.",
             ),
         ],
     },
