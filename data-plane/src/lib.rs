@@ -1,7 +1,8 @@
 //! The data plane of one node: replicas, their logs, the Kafka server in front of them and the fetchers between them.
 //!
-//! Down: `server → handlers → partitions → replica → {replication, log} → {log_view, disk}`. `reconcile`, `fetcher`,
-//! `isr_reporter` and `lifecycle` talk only to `partitions` and the quorum's client.
+//! Down: `server → handlers → partitions → replica → {replication, log} → {log_view, disk}`; a handler knows of the server
+//! only where its answer goes. `reconcile`, `fetcher` and `isr_reporter` talk to `partitions` and the quorum's client;
+//! `lifecycle` starts and stops them all.
 
 pub mod config;
 pub mod disk;
@@ -329,7 +330,7 @@ impl Drop for DataPlane {
     }
 }
 
-/// Stops every replica, so that who waits is answered, then closes the logs, several at once.
+/// Stops every replica, so that who waits is answered, and closes the logs behind their last syncs, several at once.
 fn close_replicas(partitions: &Arc<Partitions>) -> io::Result<()> {
     let now = partitions.clock.now();
     let all = partitions.all();
@@ -338,6 +339,7 @@ fn close_replicas(partitions: &Arc<Partitions>) -> io::Result<()> {
         partitions.enter_hosted(hosted, Request::Stop, now, &mut deliveries);
     }
     partitions.deliver(&mut deliveries);
+    partitions.sync_pool().settle();
     let per_thread = all.len().div_ceil(CLOSING_THREADS).max(1);
     std::thread::scope(|scope| {
         let close = |some: &[Arc<Hosted>]| some.iter().try_for_each(|hosted| hosted.close_cleanly());

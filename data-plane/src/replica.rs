@@ -91,7 +91,14 @@ impl<D: Disk> Replica<D> {
         };
         if let Some(refusal) = refusal {
             out.tick_at = None;
-            return self.refuse(&request, refusal, now);
+            return match request {
+                // It was out when the replica stopped; the log is closed behind it, and knows if it failed.
+                ReplicaRequest::Synced(done) if matches!(self.health, Health::Stopped) => {
+                    let _ = self.log.on_synced(done);
+                    ReplicaReply::Done
+                }
+                request => self.refuse(&request, refusal, now),
+            };
         }
         let reply = self.serve(request, now, out).unwrap_or_else(|failure| self.step_aside(failure, out));
         self.carry_out(out);
@@ -357,7 +364,8 @@ impl<D: Disk> Replica<D> {
         }
     }
 
-    /// Writes and syncs everything the log holds back, off the lock, after [`ReplicaRequest::Stop`] (R29).
+    /// Writes and syncs everything the log holds back, off the lock, after [`ReplicaRequest::Stop`] and after the sync job
+    /// that was out then has been brought back (R29).
     ///
     /// # Errors
     /// The disk failed, now or before: the directory is not to be marked as cleanly closed.

@@ -23,11 +23,15 @@ pub struct SyncPool {
 struct Shared {
     queues: Mutex<Queues>,
     changed: Condvar,
+    /// No sync is queued or under way.
+    settled: Condvar,
 }
 
 #[derive(Default)]
 struct Queues {
     syncs: VecDeque<Work>,
+    /// Taken from `syncs`, under way.
+    syncing: usize,
     rest: VecDeque<Work>,
     /// Of `rest`, under way.
     busy_with_rest: usize,
@@ -42,8 +46,8 @@ impl SyncPool {
     /// The operating system gives no thread.
     pub fn start(threads: usize) -> Result<(Self, Vec<JoinHandle<()>>), DataPlaneError> {
         let threads = threads.max(1);
-        let shared =
-            Arc::new(Shared { queues: Mutex::new(Queues { threads, ..Queues::default() }), changed: Condvar::new() });
+        let queues = Mutex::new(Queues { threads, ..Queues::default() });
+        let shared = Arc::new(Shared { queues, changed: Condvar::new(), settled: Condvar::new() });
         let mut handles = Vec::with_capacity(threads);
         for number in 0..threads {
             let shared = shared.clone();
@@ -73,10 +77,19 @@ impl SyncPool {
         told.await.ok()
     }
 
+    /// Waits until no sync is queued or under way. Blocks; returns at once when the pool was stopped.
+    pub fn settle(&self) {
+        let mut queues = self.shared.queues.lock();
+        while !queues.stopped && (queues.syncing > 0 || !queues.syncs.is_empty()) {
+            self.shared.settled.wait(&mut queues);
+        }
+    }
+
     /// Finishes what is queued, then ends the threads.
     pub fn stop(&self) {
         self.shared.queues.lock().stopped = true;
         self.shared.changed.notify_all();
+        self.shared.settled.notify_all();
     }
 
     /// Drops what is queued and ends the threads after what they are at.
@@ -87,6 +100,7 @@ impl SyncPool {
         drop(queues);
         drop(dropped);
         self.shared.changed.notify_all();
+        self.shared.settled.notify_all();
     }
 }
 
@@ -95,9 +109,14 @@ impl Shared {
         let mut queues = self.queues.lock();
         loop {
             if let Some(sync) = queues.syncs.pop_front() {
+                queues.syncing += 1;
                 drop(queues);
                 sync();
                 queues = self.queues.lock();
+                queues.syncing -= 1;
+                if queues.syncing == 0 && queues.syncs.is_empty() {
+                    self.settled.notify_all();
+                }
             } else if queues.busy_with_rest + 1 < queues.threads.max(2)
                 && let Some(work) = queues.rest.pop_front()
             {
@@ -136,5 +155,31 @@ mod tests {
         pool.stop();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(told.iter().collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn settled_means_that_no_sync_is_queued_or_under_way() {
+        let (pool, threads) = SyncPool::start(2).unwrap();
+        pool.settle();
+        let (go, wait) = mpsc::channel::<()>();
+        let done = Arc::new(Mutex::new(0));
+        for wait in [Some(wait), None, None] {
+            let done = done.clone();
+            pool.sync(Box::new(move || {
+                wait.map_or(Ok(()), |wait| wait.recv()).unwrap();
+                *done.lock() += 1;
+            }));
+        }
+        let settled = std::thread::spawn({
+            let (pool, done) = (pool.clone(), done.clone());
+            move || {
+                pool.settle();
+                *done.lock()
+            }
+        });
+        go.send(()).unwrap();
+        assert_eq!(settled.join().unwrap(), 3);
+        pool.stop();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }

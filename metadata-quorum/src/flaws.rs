@@ -35,6 +35,7 @@ pub enum Flaw {
 }
 
 impl Flaw {
+    /// Every flaw there is, in the order of the table that `sim -- flaws` prints.
     pub const ALL: [Self; 13] = [
         Self::TruncatesToWatermark,
         Self::IgnoresDivergence,

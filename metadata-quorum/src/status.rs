@@ -15,9 +15,13 @@ pub struct QuorumStatus {
     pub voted_for: Option<BrokerId>,
     pub leader: Option<BrokerId>,
     pub last_log: Option<u64>,
+    /// As far as this node knows; the leader knows first.
     pub committed: Option<u64>,
+    /// What this node's image shows.
     pub applied: Option<u64>,
+    /// The last entry within the newest snapshot.
     pub snapshot: Option<u64>,
+    /// The last entry that is no longer in the log.
     pub purged: Option<u64>,
     pub voters: Vec<QuorumMember>,
     pub observers: Vec<QuorumMember>,
@@ -42,6 +46,7 @@ pub struct QuorumStatus {
     pub election_timeout_ms: u64,
 }
 
+/// What a node is in the quorum now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QuorumRole {
     Leader,

@@ -13,7 +13,7 @@ use crate::error_code::ErrorCode;
 use crate::frame::ChunkWriter;
 use crate::ids::{BrokerId, ProducerId, TopicId};
 use crate::offset::Offset;
-use crate::produce::{array_len, records, tags};
+use crate::produce::{array_len, records, tags, topic_head};
 
 /// What a leader answers. A field that the version lacks is left out when written, and absent when read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +102,7 @@ pub struct CurrentLeader {
     pub epoch: LeaderEpoch,
 }
 
+/// A transaction whose records a read_committed consumer must skip, from its first one on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AbortedTransaction {
     pub producer_id: ProducerId,
@@ -148,15 +149,7 @@ impl FetchResponse {
         }
         array_len(&mut encoder, flexible, self.topics.len())?;
         for topic in &self.topics {
-            let mut encoder = Encoder::new(&mut out.buffer);
-            if version >= 13 {
-                encoder.write_uuid(topic.id.into())?;
-            } else if flexible {
-                encoder.write_compact_string(&topic.name)?;
-            } else {
-                encoder.write_string(&topic.name)?;
-            }
-            array_len(&mut encoder, flexible, topic.partitions.len())?;
+            topic_head(out, (ApiKey::Fetch, version), (topic.id, &topic.name), topic.partitions.len())?;
             for partition in &topic.partitions {
                 partition.encode(out, version, flexible)?;
             }

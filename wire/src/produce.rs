@@ -72,15 +72,7 @@ impl ProduceRequest {
         encoder.write_i32(self.timeout_ms)?;
         array_len(&mut encoder, flexible, self.topics.len())?;
         for topic in &self.topics {
-            let mut encoder = Encoder::new(&mut out.buffer);
-            if version >= 13 {
-                encoder.write_uuid(topic.id.into())?;
-            } else if flexible {
-                encoder.write_compact_string(&topic.name)?;
-            } else {
-                encoder.write_string(&topic.name)?;
-            }
-            array_len(&mut encoder, flexible, topic.partitions.len())?;
+            topic_head(out, (ApiKey::Produce, version), (topic.id, &topic.name), topic.partitions.len())?;
             for partition in &topic.partitions {
                 let mut encoder = Encoder::new(&mut out.buffer);
                 encoder.write_i32(partition.index)?;
@@ -135,6 +127,25 @@ pub(crate) fn array_len(
     len: usize,
 ) -> Result<(), EncodeError> {
     if flexible { encoder.write_compact_array_len(len) } else { encoder.write_array_len(len) }
+}
+
+/// The topic of a Produce or Fetch – both name it by id from v13 on – and how many partitions of it follow.
+pub(crate) fn topic_head(
+    out: &mut ChunkWriter,
+    (api, version): (ApiKey, i16),
+    (id, name): (TopicId, &StrBytes),
+    partitions: usize,
+) -> Result<(), EncodeError> {
+    let flexible = api.is_flexible(version);
+    let mut encoder = Encoder::new(&mut out.buffer);
+    if version >= 13 {
+        encoder.write_uuid(id.into())?;
+    } else if flexible {
+        encoder.write_compact_string(name)?;
+    } else {
+        encoder.write_string(name)?;
+    }
+    array_len(&mut encoder, flexible, partitions)
 }
 
 /// No tagged fields, where there is room for some.

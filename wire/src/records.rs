@@ -1,4 +1,4 @@
-//! Build batches and read the records in them: for tests, tools and compaction. The append path does neither.
+//! Build batches and read the records in them: for tests and tools. The append path does neither.
 
 pub(crate) mod walk;
 

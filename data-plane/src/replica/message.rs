@@ -293,10 +293,12 @@ pub struct FetchGrant<D: Disk> {
     pub watched: bool,
 }
 
-/// R99.
+/// R99: where the caller's log may still agree with ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Diverging {
+    /// The newest epoch here that is not newer than the caller's last.
     pub epoch: LeaderEpoch,
+    /// Where that epoch ends here, exclusive.
     pub end: Offset,
     pub high_watermark: Offset,
     pub log_start: Offset,

@@ -157,7 +157,9 @@ pub struct AlterPartition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsrProposal {
     pub partition: TopicPartition,
+    /// Of the leader that asks; another one is refused.
     pub leader_epoch: LeaderEpoch,
+    /// Of the state it was decided on; a newer state refuses it.
     pub partition_epoch: PartitionEpoch,
     /// Members with the broker epochs their fetches carried; the leader with its own.
     pub isr: Vec<(BrokerId, BrokerEpoch)>,
@@ -166,6 +168,7 @@ pub struct IsrProposal {
     pub evidence: Vec<Evidence>,
 }
 
+/// Why a leader asks for another ISR; kept in the history (D26).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IsrReason {
     Shrink(ShrinkReason),

@@ -14,10 +14,12 @@ use crate::image::{LeaderReason, MetadataImage, PartitionState};
 pub(super) struct Live(BTreeSet<BrokerId>);
 
 impl Live {
+    /// The active brokers of an image.
     pub fn of(image: &MetadataImage) -> Self {
         Self(image.active_brokers().map(|broker| broker.id).collect())
     }
 
+    /// … less those whom this entry takes out.
     pub fn without<'b>(mut self, gone: impl IntoIterator<Item = &'b BrokerId>) -> Self {
         for id in gone {
             self.0.remove(id);
@@ -25,11 +27,13 @@ impl Live {
         self
     }
 
+    /// … and one whom it brings back.
     pub fn with(mut self, id: BrokerId) -> Self {
         self.0.insert(id);
         self
     }
 
+    /// Whether a broker may lead and be in an ISR.
     pub fn is_active(&self, id: BrokerId) -> bool {
         self.0.contains(&id)
     }

@@ -186,7 +186,10 @@ fn unknown(name: &str, value: &str) -> ConfigFault {
             Some((distance, near)) if distance <= name.len() / 3 => {
                 format!("unknown topic key {name:?}; did you mean {near:?}?")
             }
-            _ => format!("unknown topic key {name:?}; describe any topic to see the keys there are"),
+            _ => {
+                let all: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+                format!("unknown topic key {name:?}; there are {}", all.join(", "))
+            }
         }
     };
     ConfigFault { key: name.to_owned(), value: value.to_owned(), why, allowed: None }

@@ -1,4 +1,4 @@
-//! The command line: verbs, flags, exit codes (operators.md §2). Each verb here is one file or a few lines.
+//! The command line: verbs, flags, exit codes. `main.rs` dispatches; callers of the HTTP API are files here.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -131,7 +131,7 @@ pub struct TopicPart {
 /// Everything else the data plane is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataPart {
-    /// `None`: the number of cores, at most 4.
+    /// `None`: one for two cores, at most 4.
     pub workers: Option<usize>,
     pub request_bytes_max: usize,
     pub connections_max: usize,

@@ -28,6 +28,11 @@ pub struct Recovery<'a, D: Disk> {
 }
 
 impl<D: Disk> Recovery<'_, D> {
+    /// Opens what the directory holds: as it was closed, or checked from the recovery point on (R20). Gives the parts of
+    /// the log, its end, and what was done to it.
+    ///
+    /// # Errors
+    /// The disk failed; what is damaged in the files is no error but cut.
     pub fn run(
         mut self,
         mut files: Files,

@@ -101,6 +101,25 @@ fn a_failed_sync_takes_the_replica_out() {
 }
 
 #[test]
+fn a_log_is_closed_behind_the_sync_that_was_out_when_it_stopped() {
+    let mut facts = facts();
+    facts.config.flush_messages = 1;
+    let [mut leader, ..] = cluster(&facts);
+    assert!(matches!(leader.produce(batch(1), Acks::Leader, 1), ReplicaReply::Waiting));
+    leader.ask(ReplicaRequest::Stop);
+    assert!(leader.replica.close_cleanly().is_err(), "its job is out");
+    assert_eq!(leader.sync(), 1);
+    leader.replica.close_cleanly().unwrap();
+    // One that failed is not hidden by the stop.
+    let [mut leader, ..] = cluster(&facts);
+    assert!(matches!(leader.produce(batch(1), Acks::Leader, 1), ReplicaReply::Waiting));
+    leader.ask(ReplicaRequest::Stop);
+    leader.disk.fail_sync_after(0);
+    assert_eq!(leader.sync(), 1);
+    assert!(leader.replica.close_cleanly().is_err());
+}
+
+#[test]
 fn where_every_record_is_synced_acks_wait_for_the_disk_and_share_a_flush() {
     // D23.
     let mut facts = facts();

@@ -112,7 +112,13 @@ pub const GROUPS: &[Group] = &[
                 "CONTROLLER",
                 "Name of the listener for raft, heartbeats and node-to-node HTTP.",
             ),
-            number("socket.request.max.bytes", "104857600", 1024, INT, "Bytes; largest request frame accepted."),
+            number(
+                "socket.request.max.bytes",
+                "104857600",
+                1024,
+                INT,
+                "Bytes; largest Produce request accepted. Any other may have 1 MiB.",
+            ),
             number("max.connections", "2147483647", 1, INT, "Connections per node, all Kafka listeners together."),
             number("connections.max.idle.ms", "600000", 1, LONG, "ms; an idle client connection is closed after this."),
             number(
@@ -213,7 +219,6 @@ pub const GROUPS: &[Group] = &[
                 INT,
                 "ms; longest pause after a failed fetch of a partition.",
             ),
-            number("replica.socket.timeout.ms", "30000", 1, INT, "ms; longest wait for an answer of a leader."),
             number("num.replica.fetchers", "1", 1, 64, "Fetch sessions per leader, each with its own partitions."),
             number(
                 "replica.high.watermark.checkpoint.interval.ms",
@@ -436,6 +441,7 @@ pub const IGNORED: &[&str] = &[
     "quorum.voters",
     "replica.selector.class",
     "replica.socket.receive.buffer.bytes",
+    "replica.socket.timeout.ms",
     "replication.quota.window.*",
     "request.timeout.ms",
     "sasl.*",
