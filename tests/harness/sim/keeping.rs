@@ -154,6 +154,14 @@ impl Book {
         Ok(())
     }
 
+    /// A truncation of a replica stopped half-way, with its disk.
+    pub fn cut_short(&mut self, at: TopicPartition, broker: BrokerId, left: i64, truncations: u64) {
+        if let Some(replica) = self.partitions.get_mut(&at).and_then(|p| p.replicas.get_mut(&broker)) {
+            replica.mirror.cut(left);
+            replica.truncations = truncations;
+        }
+    }
+
     /// A leader's watermark went beyond all earlier ones: what lies below it is committed for ever.
     fn commit(&mut self, look: &Look<'_>) -> Verdict {
         let partition = self.partition(look.at);
