@@ -107,9 +107,13 @@ impl FetchSession {
         Ok(())
     }
 
-    /// Adds a partition at the end of the order, or changes what is asked of it.
+    /// Adds a partition at the end of the order, or changes what is asked of it. Who asks otherwise may have dropped the
+    /// last answer, which was to another question (R152): it is told everything once more.
     pub fn ask(&mut self, key: PartitionKey, asked: Asked) {
         if let Some(entry) = self.entries.get_mut(&key) {
+            if entry.asked != asked {
+                entry.told = NEVER_TOLD;
+            }
             entry.asked = asked;
             return;
         }
@@ -379,6 +383,21 @@ mod tests {
         assert!(session.must_tell(&key(0), refused));
         assert!(session.must_tell(&key(0), refused), "errors are repeated");
         assert!(session.must_tell(&key(0), Answered { log_start: 3, ..quiet(8) }), "success after an error is told");
+    }
+
+    #[test]
+    fn a_partition_asked_otherwise_is_told_again_what_its_client_may_have_dropped() {
+        // Two requests under way: the records of the first answer move the follower on, and it drops the second answer,
+        // which alone told of the watermark.
+        let mut session = FetchSession::new(true);
+        session.ask(key(0), asked(5));
+        assert!(session.must_tell(&key(0), Answered { records: true, ..quiet(5) }));
+        assert!(session.must_tell(&key(0), Answered { records: true, ..quiet(8) }));
+        session.ask(key(0), asked(5));
+        assert!(!session.must_tell(&key(0), quiet(8)), "the same question");
+        session.ask(key(0), asked(8));
+        assert!(session.must_tell(&key(0), quiet(8)));
+        assert!(!session.must_tell(&key(0), quiet(8)));
     }
 
     #[test]

@@ -450,7 +450,8 @@ fn answer(fetched: FetchedPartition) -> LeaderAnswer {
         return LeaderAnswer::Error(fetched.error);
     }
     if let Some(diverging) = fetched.diverging {
-        return LeaderAnswer::Diverging { epoch: Some(diverging.epoch), end: Some(diverging.end) };
+        let (epoch, end) = (Some(diverging.epoch), Some(diverging.end));
+        return LeaderAnswer::Diverging { epoch, end, log_start: fetched.log_start_offset };
     }
     LeaderAnswer::Records {
         records: fetched.records,

@@ -354,7 +354,8 @@ pub(crate) async fn propose_as_leader(node: &Arc<Node>, command: Command, timeou
 }
 
 /// D9: a registration that conflicts with a live one is let in when that one is proved dead or has been silent for a
-/// session. An empty cluster id is this cluster's: a node that learns of it by registering cannot name it.
+/// session since it was registered. So is one that is fenced, which the rules would let anybody replace: what comes
+/// after it may be the late request of its predecessor, and would take it out of the ELR as one that proves nothing. An empty cluster id is this cluster's: a node that learns of it by registering cannot name it.
 async fn register(node: &Arc<Node>, mut request: RegisterBroker, timeout: Duration) -> Reply<(Answer, u64)> {
     let image = node.image();
     if request.cluster_id.is_empty() {
@@ -363,14 +364,21 @@ async fn register(node: &Arc<Node>, mut request: RegisterBroker, timeout: Durati
     request.previous_is_dead = false;
     if let Some(previous) = image.brokers.get(&request.broker)
         && previous.incarnation != request.incarnation
-        && previous.is_active()
     {
-        request.previous_is_dead = node.duty.table.lock().session_ended(previous, node.now())
+        let dead = node.duty.table.lock().session_ended(previous, node.now())
             || matches!(prove(&node.peers.http, &as_suspect(node, previous)).await, Verdict::Dead(_));
+        if !dead && !previous.is_active() {
+            return Reply::Refused(Refusal::DuplicateRegistration(request.broker));
+        }
+        request.previous_is_dead = dead && previous.is_active();
     }
-    let broker = request.broker;
+    let (broker, incarnation) = (request.broker, request.incarnation);
     let reply = node.propose_here(Command::RegisterBroker(request), timeout).await;
-    if let Reply::Done(_) = &reply {
+    if let Reply::Done((answer, _)) = &reply {
+        if let Answer::Registered { epoch } = answer {
+            // Whoever registers was heard of, before its first heartbeat.
+            node.duty.table.lock().liveness.heartbeat(broker, *epoch, incarnation, node.now());
+        }
         node.reset_backoff(broker).await;
         node.duty.busy.lock().settled_at = Millis::ZERO;
     }

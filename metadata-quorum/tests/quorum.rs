@@ -10,7 +10,7 @@ use highwater_quorum::controller::{DataClaim, RegisterBroker};
 use highwater_quorum::image::{BrokerState, Endpoint, ImageVersion};
 use highwater_quorum::{
     Answer, Command, ControllerListener, Heartbeat, Quorum, QuorumClient, QuorumConfig, QuorumError, QuorumLimits,
-    QuorumMember, QuorumRole, StartError, TopicDefaults, TopicSpec,
+    QuorumMember, QuorumRole, Refusal, StartError, TopicDefaults, TopicSpec,
 };
 use highwater_wire::{BrokerEpoch, BrokerId, DirectoryId, IncarnationId, Timestamp};
 use tempfile::TempDir;
@@ -374,20 +374,11 @@ fn a_dead_follower_is_fenced_by_proof() {
     assert_eq!(cluster.client(leader).image().brokers.get(&cluster.nodes[victim].id).unwrap().epoch, epoch);
 }
 
-#[test]
-fn a_silent_broker_is_fenced_when_its_session_ends() {
-    let limits = QuorumLimits {
-        session_timeout: Duration::from_millis(700),
-        heartbeat_interval: Duration::from_millis(100),
-        ..QuorumLimits::default()
-    };
-    let cluster = Cluster::start_with(1, 0, limits);
-    cluster.register(0);
-    eventually("active", || cluster.broker_state(0, 0) == Some(BrokerState::Active));
-    // A broker of another process that registers and never says a word.
+/// Broker 9, which is nowhere.
+fn silent_broker(cluster: &Cluster) -> RegisterBroker {
     let image = cluster.client(0).image();
     let ours = image.brokers.get(&BrokerId(1)).unwrap();
-    let silent = RegisterBroker {
+    RegisterBroker {
         broker: BrokerId(9),
         cluster_id: image.cluster_id.as_deref().unwrap().to_owned(),
         incarnation: IncarnationId::random(),
@@ -403,7 +394,45 @@ fn a_silent_broker_is_fenced_when_its_session_ends() {
         claim: DataClaim::Nothing,
         previous_is_dead: false,
         time: Timestamp(1),
+    }
+}
+
+#[test]
+fn a_late_registration_of_a_predecessor_does_not_replace_one_that_is_not_unfenced_yet() {
+    let limits = QuorumLimits {
+        session_timeout: Duration::from_secs(3),
+        heartbeat_interval: Duration::from_millis(500),
+        ..QuorumLimits::default()
     };
+    let cluster = Cluster::start_with(1, 0, limits);
+    cluster.register(0);
+    // Somebody listens and says nothing: nothing is proved.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let controller_url = format!("http://{}", listener.local_addr().unwrap());
+    let present = RegisterBroker { controller_url, ..silent_broker(&cluster) };
+    let late = RegisterBroker { incarnation: IncarnationId::random(), ..present.clone() };
+    cluster.propose(0, Command::RegisterBroker(present.clone())).unwrap();
+    let refused = cluster.propose(0, Command::RegisterBroker(late.clone()));
+    assert!(
+        matches!(refused, Err(QuorumError::Refused(Refusal::DuplicateRegistration(BrokerId(9))))),
+        "it lives, though it is fenced: {refused:?}"
+    );
+    cluster.propose(0, Command::RegisterBroker(present)).expect("the same process may ask again");
+    eventually("silent for a session", || cluster.propose(0, Command::RegisterBroker(late.clone())).is_ok());
+}
+
+#[test]
+fn a_silent_broker_is_fenced_when_its_session_ends() {
+    let limits = QuorumLimits {
+        session_timeout: Duration::from_millis(700),
+        heartbeat_interval: Duration::from_millis(100),
+        ..QuorumLimits::default()
+    };
+    let cluster = Cluster::start_with(1, 0, limits);
+    cluster.register(0);
+    eventually("active", || cluster.broker_state(0, 0) == Some(BrokerState::Active));
+    // A broker of another process that registers and never says a word.
+    let silent = silent_broker(&cluster);
     let (Answer::Registered { epoch }, _) = cluster.propose(0, Command::RegisterBroker(silent)).unwrap() else {
         panic!("not registered")
     };

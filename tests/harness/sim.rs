@@ -170,6 +170,7 @@ impl World {
             Event::Fault(fault) => self.fault(fault),
         }
         self.give_producer_ids();
+        self.strike_joins();
     }
 
     fn give_producer_ids(&mut self) {

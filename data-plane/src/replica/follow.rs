@@ -43,7 +43,9 @@ impl<D: Disk> Replica<D> {
             LeaderAnswer::Records { records, high_watermark, log_start } => {
                 (Answer::Records { high_watermark, log_start }, records)
             }
-            LeaderAnswer::Diverging { epoch, end } => (Answer::Diverging { epoch, end }, Bytes::new()),
+            LeaderAnswer::Diverging { epoch, end, log_start } => {
+                (Answer::Diverging { epoch, end, log_start }, Bytes::new())
+            }
             LeaderAnswer::Error(code) => (Answer::Error(code), Bytes::new()),
         };
         let Some(follower) = self.replication.following() else { return Ok(FollowerNext::AwaitMetadata) };

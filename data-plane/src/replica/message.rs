@@ -162,7 +162,7 @@ pub enum LeaderAnswer {
     /// Records may be empty; the batches as they came.
     Records { records: Bytes, high_watermark: Offset, log_start: Offset },
     /// `DivergingEpoch`: the leader's largest epoch at or below ours, and where it ends there. `None`: −1.
-    Diverging { epoch: Option<LeaderEpoch>, end: Option<Offset> },
+    Diverging { epoch: Option<LeaderEpoch>, end: Option<Offset>, log_start: Option<Offset> },
     /// An error of the leader, or `NetworkException` when there was no answer.
     Error(ErrorCode),
 }

@@ -108,7 +108,8 @@ impl Node {
                 log_start: grant.log_start,
             },
             ReplicaReply::Diverging(diverging) => {
-                LeaderAnswer::Diverging { epoch: Some(diverging.epoch), end: Some(diverging.end) }
+                let (epoch, end) = (Some(diverging.epoch), Some(diverging.end));
+                LeaderAnswer::Diverging { epoch, end, log_start: Some(diverging.log_start) }
             }
             ReplicaReply::Refused(refusal) => LeaderAnswer::Error(refusal.code()),
             other => panic!("{other:?}"),

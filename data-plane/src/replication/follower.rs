@@ -41,7 +41,7 @@ pub enum FollowerNext {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Records { high_watermark: Offset, log_start: Offset },
-    Diverging { epoch: Option<LeaderEpoch>, end: Option<Offset> },
+    Diverging { epoch: Option<LeaderEpoch>, end: Option<Offset>, log_start: Option<Offset> },
     Error(ErrorCode),
 }
 
@@ -168,9 +168,15 @@ impl Follower {
                 self.phase = Phase::Fetching;
                 Verdict::Append { high_watermark, log_start }
             }
-            Answer::Diverging { epoch, end } => {
+            Answer::Diverging { epoch, end, log_start } => {
                 self.phase = Phase::Fetching;
-                Verdict::Truncate { to: self.truncation_target(epoch, end, view) }
+                let to = self.truncation_target(epoch, end, view);
+                match log_start {
+                    // The leader can compare nothing below its log start: what we would keep may be of another history,
+                    // deleted there, and would be seen again if we led.
+                    Some(start) if start >= to && to > view.start => Verdict::TruncateFully { start },
+                    _ => Verdict::Truncate { to },
+                }
             }
             Answer::Error(ErrorCode::OffsetOutOfRange) => {
                 self.phase = Phase::OutOfRange;
@@ -273,7 +279,7 @@ mod tests {
     }
 
     fn diverging(epoch: i32, end: i64) -> Answer {
-        Answer::Diverging { epoch: Some(LeaderEpoch(epoch)), end: Some(Offset(end)) }
+        Answer::Diverging { epoch: Some(LeaderEpoch(epoch)), end: Some(Offset(end)), log_start: Some(Offset::ZERO) }
     }
 
     /// What a diverging answer makes of a log.
@@ -352,8 +358,26 @@ mod tests {
         assert_eq!(cut(&log, diverging(3, 5)), 5);
         assert_eq!(cut(&log, diverging(3, 9)), 7, "our epoch 3 ended earlier");
         assert_eq!(cut(&log, diverging(2, 6)), 4, "epoch 2 is unknown here: to the end of our epoch 1, then ask again");
-        assert_eq!(cut(&log, Answer::Diverging { epoch: None, end: None }), 0, "no epoch at all: to the watermark");
+        assert_eq!(
+            cut(&log, Answer::Diverging { epoch: None, end: None, log_start: None }),
+            0,
+            "no epoch at all: to the watermark"
+        );
         assert_eq!(cut(&Numbers::new(&[(6, 5)], 10), diverging(1, 3)), 3, "all of ours is newer");
+    }
+
+    #[test]
+    fn where_the_leader_holds_nothing_of_what_is_shared_it_starts_anew_at_the_leaders_log_start() {
+        // The leader deleted all that it could be compared with: it names our own epoch, and its first offset as its end.
+        let log = Numbers::new(&[(6, 0), (7, 316)], 321);
+        let mut follower = follower(316);
+        let asked = follower.fetch_point(&log.view());
+        let (epoch, end) = (Some(LeaderEpoch(7)), Some(Offset(317)));
+        let answer = |start| Answer::Diverging { epoch, end, log_start: Some(Offset(start)) };
+        let verdict = follower.on_answer(&asked, answer(316), &log.view());
+        assert_eq!(verdict, Verdict::Truncate { to: Offset(317) }, "one record is there to be compared");
+        let verdict = follower.on_answer(&asked, answer(317), &log.view());
+        assert_eq!(verdict, Verdict::TruncateFully { start: Offset(317) });
     }
 
     #[test]
@@ -368,7 +392,7 @@ mod tests {
             if epoch == latest && end >= log.end {
                 break;
             }
-            let to = Offset(cut(&log, Answer::Diverging { epoch: Some(epoch), end: Some(end) }));
+            let to = Offset(cut(&log, diverging(epoch.0, end.0)));
             log.end = log.end.min(to);
             log.epochs.truncate_from_end(to);
             assert!(log.epochs.latest() < Some(latest), "each round lowers it");

@@ -104,6 +104,11 @@ impl FollowerProgress {
         self.session = None;
     }
 
+    /// The session whose requests count for it.
+    pub fn session(&self) -> Option<WaiterId> {
+        self.session.as_ref().map(|session| session.waiter)
+    }
+
     /// Whether this session's requests count for it.
     pub fn is_followed_by(&self, waiter: WaiterId) -> bool {
         self.session.as_ref().is_some_and(|session| session.waiter == waiter)

@@ -109,6 +109,14 @@ impl Mirror {
     }
 }
 
+/// A log as a former process of its broker held it: what a leader counts that has not heard of the present one.
+#[derive(Debug, Clone)]
+pub struct Former {
+    pub broker_epoch: i64,
+    pub mirror: Mirror,
+    pub flushed_end: i64,
+}
+
 /// One replica as last seen.
 #[derive(Debug, Clone, Default)]
 pub struct ReplicaBook {
@@ -129,6 +137,11 @@ pub struct ReplicaBook {
     pub leader_epoch: i32,
     pub partition_epoch: i32,
     pub leads: bool,
+    /// Where its newest leadership begins, and which followers it heard in it: as which processes, and their largest ends.
+    pub leadership_start: i64,
+    pub heard: BTreeMap<(BrokerId, i64), i64>,
+    /// Newest last.
+    pub former: Vec<Former>,
     /// Entries of the epoch history when it was last compared with the log.
     pub epochs_seen: usize,
 }
@@ -175,6 +188,17 @@ impl PartitionBook {
             return true;
         }
         replica.mirror.chain_at(end).is_some_and(|chain| Some(chain) == self.committed.chain_at(end))
+    }
+
+    /// The log of a broker that a leader counts when it counts the process with this broker epoch, and up to where it is
+    /// synced. What a process lost matters from its next registration on, and to leaders that have heard of that.
+    pub fn log_of(&self, broker: BrokerId, broker_epoch: Option<i64>) -> Option<(&Mirror, i64)> {
+        let replica = self.replicas.get(&broker)?;
+        let former = replica.former.iter().rev().find(|former| Some(former.broker_epoch) == broker_epoch);
+        match former {
+            Some(former) if replica.broker_epoch != former.broker_epoch => Some((&former.mirror, former.flushed_end)),
+            _ => Some((&replica.mirror, replica.flushed_end)),
+        }
     }
 
     /// Who the quorum may elect: ISR and ELR.

@@ -103,6 +103,8 @@ pub enum ControllerTimer {
     },
     /// A request that was late.
     Late(Box<Packet<Message>>),
+    /// An answer that was late.
+    Answer(Box<Packet<Message>>),
     /// A raft leader is there again.
     Back,
     Preferred,
@@ -136,6 +138,8 @@ pub enum Fault {
     Reset,
     DiskError,
     Preferred,
+    /// A part of a strike: one round of preferred elections.
+    Elect,
     Double,
     DeleteTopic,
     /// Topics that are missing are made.
@@ -155,6 +159,13 @@ pub struct Counts {
     pub expansions_refused: u64,
     pub diverging: u64,
     pub topics: u64,
+}
+
+/// A leader wants a follower in the ISR and tells the controller now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Join {
+    pub leader: BrokerId,
+    pub joiner: BrokerId,
 }
 
 /// What is really so, whatever anybody believes: for proofs of death (D7).
@@ -185,6 +196,8 @@ pub struct Core {
     pub violation: Option<Violation>,
     /// Producers that ask for an id.
     pub wants_producer_id: Vec<u32>,
+    /// Proposed since somebody last looked: a time to strike.
+    pub joins: Vec<Join>,
     calls: Call,
     processes: u64,
     /// No faults any more.
@@ -209,6 +222,7 @@ impl Core {
             truth: BTreeMap::new(),
             violation: None,
             wants_producer_id: Vec::new(),
+            joins: Vec::new(),
             calls: 0,
             processes: 0,
             healed: false,

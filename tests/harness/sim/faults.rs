@@ -4,7 +4,7 @@ use highwater_wire::{BrokerId, TopicPartition};
 
 use super::World;
 use super::book::PartitionBook;
-use super::core::{Event, Fault};
+use super::core::{Event, Fault, Join};
 use super::network::Place;
 use super::node::End;
 use super::swarm::{Budget, Gaps};
@@ -30,7 +30,7 @@ fn gap_of(gaps: &Gaps, delete: u64, fault: Fault) -> u64 {
         Fault::Preferred => gaps.preferred,
         Fault::Double => gaps.double,
         Fault::DeleteTopic => delete,
-        Fault::Mend { .. } | Fault::End { .. } | Fault::ReleaseImages(_) | Fault::MakeTopics => 0,
+        Fault::Mend { .. } | Fault::End { .. } | Fault::ReleaseImages(_) | Fault::Elect | Fault::MakeTopics => 0,
     }
 }
 
@@ -82,6 +82,7 @@ impl World {
             Fault::ReleaseImages(broker) => return self.release_images(broker),
             _ if self.core.healed => return,
             Fault::End { broker, end, restart_after } => return self.end(broker, end, restart_after),
+            Fault::Elect => return self.elect(),
             _ => {}
         }
         match fault {
@@ -128,11 +129,7 @@ impl World {
                     }
                 }
             }
-            Fault::Preferred => {
-                if !self.quorum.is_out() {
-                    self.quorum.elect_preferred(&mut self.core);
-                }
-            }
+            Fault::Preferred => self.elect(),
             Fault::Double => self.double(),
             Fault::DeleteTopic => {
                 let number = self.rng.below(self.core.swarm.topics.len() as u64) as usize;
@@ -141,7 +138,7 @@ impl World {
                     self.core.fault(|| format!("topic{number} is deleted"));
                 }
             }
-            Fault::Mend { .. } | Fault::End { .. } | Fault::ReleaseImages(_) | Fault::MakeTopics => {}
+            Fault::Mend { .. } | Fault::End { .. } | Fault::ReleaseImages(_) | Fault::Elect | Fault::MakeTopics => {}
         }
         self.schedule(fault, 0);
     }
@@ -348,6 +345,51 @@ impl World {
                 self.core.after(at + 1, Event::Fault(Fault::ControllerChange));
             }
             at += self.rng.log_within(1_000, 4_000_000);
+        }
+    }
+
+    fn elect(&mut self) {
+        if !self.quorum.is_out() {
+            self.quorum.elect_preferred(&mut self.core);
+        }
+    }
+
+    /// What goes wrong while followers join: each of it alone seldom does harm, all of it together may.
+    pub(super) fn strike_joins(&mut self) {
+        while let Some(Join { leader, joiner }) = self.core.joins.pop() {
+            let strikes = self.core.swarm.strikes.clone();
+            if self.core.healed || !self.rng.chance(strikes.joins) {
+                continue;
+            }
+            let late_us = self.rng.around(strikes.late_ms * 1_000);
+            if self.rng.chance(strikes.late) {
+                self.core.fault(|| format!("proposals of b{leader} wait for {} ms", late_us / 1_000));
+                self.quorum.neglect(&self.core, leader, late_us);
+            }
+            let end_at = self.rng.within(0, late_us / 2);
+            if self.rng.chance(strikes.joiner) {
+                let end = *self.rng.pick(&[End::Killed, End::PowerLoss, End::Wiped]).expect("three");
+                let restart_after = self.rng.within(1_000, 400_000);
+                self.core.after(end_at, Event::Fault(Fault::End { broker: joiner, end, restart_after }));
+            }
+            if self.rng.chance(strikes.unheard) {
+                let (from, to) = (Place::Broker(joiner.0), Place::Broker(leader.0));
+                let for_us = end_at + self.rng.around(strikes.late_ms * 1_000);
+                if self.core.net.cut(from, to) {
+                    self.core.fault(|| format!("{from} does not reach {to} for {} ms", for_us / 1_000));
+                    self.core.after(for_us, Event::Fault(Fault::Mend { from, to }));
+                }
+            }
+            if self.rng.chance(strikes.election) {
+                let at = self.rng.log_within(1_000, 2_000_000);
+                let restart_after = self.restart_time();
+                let fault = if self.rng.chance(500) {
+                    Fault::Elect
+                } else {
+                    Fault::End { broker: leader, end: End::Killed, restart_after }
+                };
+                self.core.after(at, Event::Fault(fault));
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! what is new. They look at the product from outside and never change it.
 
 pub mod consistent_read;
+pub mod joining;
 pub mod leader_candidate_completeness;
 pub mod leader_completeness;
 pub mod log_matching;

@@ -6,11 +6,11 @@ use highwater_quorum::MetadataImage;
 use highwater_quorum::image::{LeaderRecovery, PartitionState, TopicConfig};
 use highwater_wire::{BrokerId, TopicPartition};
 
-use super::book::{Book, Look, Mirror, PartitionBook, ReplicaBook};
+use super::book::{Book, Former, Look, Mirror, PartitionBook, ReplicaBook};
 use super::core::Counts;
 use super::invariants::{
-    Verdict, consistent_read, leader_candidate_completeness, leader_completeness, log_matching, monotonic_epochs,
-    replication_quorum_superset, valid_isr_and_elr,
+    Verdict, consistent_read, joining, leader_candidate_completeness, leader_completeness, log_matching,
+    monotonic_epochs, replication_quorum_superset, valid_isr_and_elr,
 };
 use super::node::End;
 
@@ -55,6 +55,12 @@ impl Book {
         let mut now = now;
         now.leader_epoch = before.leader_epoch;
         now.partition_epoch = before.partition_epoch;
+        now.former.clone_from(&before.former);
+        now.former.push(Former {
+            broker_epoch: before.broker_epoch,
+            mirror: before.mirror.clone(),
+            flushed_end: before.flushed_end,
+        });
         partition.replicas.insert(look.broker, now);
         leader_candidate_completeness::members(look.at, partition)
     }
@@ -122,6 +128,15 @@ impl Book {
             replica.epochs_seen = epochs_seen;
         }
         if look.leads {
+            let replica = partition.replicas.get_mut(&look.broker).expect("looked up above");
+            if took_over {
+                replica.leadership_start = look.end;
+                replica.heard.clear();
+            }
+            for &(follower, epoch, end) in look.believed {
+                let heard = replica.heard.entry((follower, epoch)).or_insert(end);
+                *heard = end.max(*heard);
+            }
             if look.high_watermark > before_watermark {
                 replication_quorum_superset::watermark_moved(look, partition)?;
             }
@@ -137,6 +152,14 @@ impl Book {
             log_matching::below_watermark(look, partition)?;
         }
         Ok(())
+    }
+
+    /// A truncation of a replica stopped half-way, with its disk.
+    pub fn cut_short(&mut self, at: TopicPartition, broker: BrokerId, left: i64, truncations: u64) {
+        if let Some(replica) = self.partitions.get_mut(&at).and_then(|p| p.replicas.get_mut(&broker)) {
+            replica.mirror.cut(left);
+            replica.truncations = truncations;
+        }
     }
 
     /// A leader's watermark went beyond all earlier ones: what lies below it is committed for ever.
@@ -160,8 +183,9 @@ impl Book {
     fn truncated(&mut self, look: &Look<'_>, whole: Vec<Read>) -> Verdict {
         let partition = self.partition(look.at);
         let origin = whole.first().map_or(look.start, |first| first.0);
-        let known = partition.replicas[&look.broker].mirror.chain_at(origin);
-        let chain = known.or_else(|| partition.committed.chain_at(origin)).unwrap_or(0);
+        // What lay below is not held here any more; what it ought to have been is known.
+        let known = partition.committed.chain_at(origin);
+        let chain = known.or_else(|| partition.replicas[&look.broker].mirror.chain_at(origin)).unwrap_or(0);
         let mut mirror = Mirror::starting(origin, chain);
         for (base, end, epoch, crc) in whole {
             mirror.push(base, end, epoch, crc);
@@ -206,6 +230,9 @@ impl Book {
             })?;
         }
         valid_isr_and_elr::partition(at, state, partition.min_isr, image)?;
+        if let Some(before) = &before {
+            joining::by_proof(at, before, state, partition, image)?;
+        }
         leader_candidate_completeness::members(at, partition)?;
         leader_candidate_completeness::last_known(at, partition, image)
     }

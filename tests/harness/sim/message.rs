@@ -112,7 +112,7 @@ pub struct ReadAnswer {
 #[derive(Debug, Clone)]
 pub enum PartitionAnswer {
     Records { records: Bytes, high_watermark: Offset, log_start: Offset },
-    Diverging { epoch: LeaderEpoch, end: Offset },
+    Diverging { epoch: LeaderEpoch, end: Offset, log_start: Offset },
     Error(ErrorCode),
 }
 
@@ -227,7 +227,7 @@ impl PartitionAnswer {
     fn code(&self) -> u64 {
         match self {
             Self::Records { records, high_watermark, .. } => (records.len() as u64) << 20 ^ high_watermark.0 as u64,
-            Self::Diverging { epoch, end } => 1 << 60 ^ (epoch.0 as u64) << 32 ^ end.0 as u64,
+            Self::Diverging { epoch, end, .. } => 1 << 60 ^ (epoch.0 as u64) << 32 ^ end.0 as u64,
             Self::Error(error) => 1 << 61 ^ *error as u64,
         }
     }
@@ -237,7 +237,7 @@ impl PartitionAnswer {
             Self::Records { records, high_watermark, .. } => {
                 format!("{} bytes, watermark {high_watermark}", records.len())
             }
-            Self::Diverging { epoch, end } => format!("diverges: {epoch} ends at {end}"),
+            Self::Diverging { epoch, end, .. } => format!("diverges: {epoch} ends at {end}"),
             Self::Error(error) => format!("{error:?}"),
         }
     }

@@ -102,11 +102,15 @@ pub struct Weather {
     pub doubles: u64,
     /// In 1,000 requests: already received when the connection breaks, and handled late.
     pub stragglers: u64,
+    /// A broker that is slow to reach for other brokers, and slow to reach them; the controller and clients are not.
+    pub lame: Option<i32>,
+    /// µs one way, on top.
+    pub lame_delay: u64,
 }
 
 impl Weather {
     pub fn calm() -> Self {
-        Self { delay: 400, slow: 0, delay_long: 400, breaks: 0, doubles: 0, stragglers: 0 }
+        Self { delay: 400, slow: 0, delay_long: 400, breaks: 0, doubles: 0, stragglers: 0, lame: None, lame_delay: 0 }
     }
 }
 
@@ -140,7 +144,20 @@ impl<M: Clone> Network<M> {
         self.connections.get(&link).map_or(0, |c| c.generation)
     }
 
-    fn travel_time(&mut self) -> u64 {
+    fn travel_time(&mut self, link: Link) -> u64 {
+        self.usual_time() + self.lame_time(link)
+    }
+
+    fn lame_time(&mut self, link: Link) -> u64 {
+        let among_brokers = matches!((link.from, link.to), (Place::Broker(_), Place::Broker(_)));
+        let lame = self.weather.lame.map(Place::Broker);
+        if !among_brokers || (lame != Some(link.from) && lame != Some(link.to)) {
+            return 0;
+        }
+        self.rng.within(self.weather.lame_delay / 2, self.weather.lame_delay * 3 / 2)
+    }
+
+    fn usual_time(&mut self) -> u64 {
         if self.weather.slow > 0 && self.rng.chance(self.weather.slow) {
             let long = self.weather.delay_long.max(1);
             self.rng.within(long / 4, long)
@@ -156,7 +173,7 @@ impl<M: Clone> Network<M> {
         let direction = (packet.sender(), packet.receiver());
         if self.weather.breaks > 0 && self.rng.chance(self.weather.breaks) {
             self.faults += 1;
-            let notice_at = now + self.travel_time();
+            let notice_at = now + self.travel_time(link);
             let generation = self.generation(link);
             return Fate::Broke { notice_at, link, generation };
         }
@@ -176,7 +193,7 @@ impl<M: Clone> Network<M> {
     }
 
     fn arrival(&mut self, now: u64, packet: &Packet<M>) -> u64 {
-        let travel = self.travel_time();
+        let travel = self.travel_time(packet.link);
         let connection = self.connections.entry(packet.link).or_default();
         let last = if packet.way == Way::There { &mut connection.there } else { &mut connection.back };
         *last = (now + travel).max(*last + 1);

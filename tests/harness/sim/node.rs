@@ -14,10 +14,10 @@ use highwater_data::log::{LogDir, LogName};
 use highwater_data::replica::Replica;
 use highwater_data::replica::message::{Outbox, Output, ReplicaReply, ReplicaRequest, Ticket};
 use highwater_quorum::MetadataImage;
-use highwater_quorum::controller::{DataClaim, IsrProposal};
+use highwater_quorum::controller::{DataClaim, IsrProposal, IsrReason};
 use highwater_wire::{BrokerEpoch, BrokerId, ClusterId, DirectoryId, IncarnationId, TopicPartition};
 
-use super::core::{Core, Event, NodeTimer, Truth};
+use super::core::{Core, Event, Join, NodeTimer, Truth};
 use super::message::{Call, Message};
 use super::network::{Link, Packet, Place, Way};
 use super::trace::Verbose;
@@ -311,6 +311,9 @@ impl Process {
                     let isr: Vec<_> = proposal.isr.iter().map(|(b, e)| (b.0, e.0)).collect();
                     format!("  b{} proposes {isr:?} for {at} ({:?})", self.id, proposal.why)
                 });
+                if let (IsrReason::Expand(_), Some(&(joiner, _))) = (proposal.why, proposal.isr.last()) {
+                    core.joins.push(Join { leader: self.id, joiner });
+                }
                 self.proposals.insert(at, *proposal);
                 self.schedule(core, 0, NodeTimer::Propose);
             }

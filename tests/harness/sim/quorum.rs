@@ -40,6 +40,8 @@ pub struct Quorum {
     /// When a stopping broker's shutdown was registered.
     shutdown_at: BTreeMap<BrokerId, ImageVersion>,
     topics_made: u64,
+    /// Brokers whose proposals wait, and until when (µs).
+    neglected: BTreeMap<BrokerId, u64>,
 }
 
 impl Quorum {
@@ -53,6 +55,7 @@ impl Quorum {
             versions: BTreeMap::new(),
             shutdown_at: BTreeMap::new(),
             topics_made: 0,
+            neglected: BTreeMap::new(),
         }
     }
 
@@ -126,6 +129,13 @@ impl Quorum {
 
     /// A request reached the controller.
     pub fn on_packet(&mut self, core: &mut Core, packet: Packet<Message>) {
+        if let Message::Alter { request, .. } = &packet.message
+            && let Some(&until) = self.neglected.get(&request.broker)
+            && until > core.now
+            && !core.healed
+        {
+            return core.at(until, Event::Controller(ControllerTimer::Late(Box::new(packet))));
+        }
         let late = core.swarm.controller_late;
         if !core.healed && late > 0 && self.rng.chance(late) {
             let delay = self.rng.within(1_000, core.swarm.controller_late_us);
@@ -174,6 +184,12 @@ impl Quorum {
         if !core.healed && core.swarm.answers_lost > 0 && self.rng.chance(core.swarm.answers_lost) {
             return core.trace.line(core.now, || "  the answer is lost".to_owned());
         }
+        let late = core.swarm.answers_late;
+        if !core.healed && late > 0 && self.rng.chance(late) {
+            let delay = self.rng.within(1_000, core.swarm.answers_late_us);
+            let answer = Packet { way: Way::Back, message: answer, ..packet };
+            return core.after(delay, Event::Controller(ControllerTimer::Answer(Box::new(answer))));
+        }
         core.send(packet.link, Way::Back, packet.generation, answer);
     }
 
@@ -186,10 +202,18 @@ impl Quorum {
             let silent = silence >= Millis(core.swarm.session_ms);
             let proved = core.swarm.restarts_proved
                 && core.truth.get(&broker).is_some_and(|t| t.incarnation == Some(request.incarnation) && !t.paused);
-            request.previous_is_dead = silent || proved;
+            if !silent && !proved && !registered.is_active() {
+                core.trace.line(core.now, || format!("  {broker} is registered by another process, not silent yet"));
+                return Err(ErrorCode::DuplicateBrokerRegistration);
+            }
+            request.previous_is_dead = (silent || proved) && registered.is_active();
         }
+        let incarnation = request.incarnation;
         match self.decide(core, &Command::RegisterBroker(request)) {
-            Ok(Answer::Registered { epoch }) => Ok(epoch),
+            Ok(Answer::Registered { epoch }) => {
+                self.liveness.heartbeat(broker, epoch, incarnation, core.clock().mono);
+                Ok(epoch)
+            }
             Ok(other) => unreachable!("a registration answers {other:?}"),
             Err(refusal) => Err(ErrorCode::from(&refusal)),
         }
@@ -260,6 +284,10 @@ impl Quorum {
                     self.prove_dead(core, broker, epoch, suspected, "connection refused twice");
                 }
             }
+            ControllerTimer::Answer(packet) => {
+                let Packet { link, generation, message, .. } = *packet;
+                core.send(link, Way::Back, generation, message);
+            }
             ControllerTimer::Late(packet) => self.handle(core, *packet),
             ControllerTimer::Back => self.come_back(core),
             ControllerTimer::Preferred => self.elect_preferred(core),
@@ -292,6 +320,11 @@ impl Quorum {
             let suspected = core.clock().mono + Millis(1);
             self.prove_dead(core, broker, epoch, suspected, "a false suspicion");
         }
+    }
+
+    /// Deals with the proposals of a broker only in a while.
+    pub fn neglect(&mut self, core: &Core, broker: BrokerId, for_us: u64) {
+        self.neglected.insert(broker, core.now + for_us);
     }
 
     /// The raft leader is gone; nobody answers until another one is there.

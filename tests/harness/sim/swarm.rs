@@ -60,10 +60,14 @@ pub struct Swarm {
     /// In 1,000 requests to the controller: late, by up to `controller_late_us`.
     pub controller_late: u64,
     pub controller_late_us: u64,
+    /// In 1,000 answers of the controller: late, by up to `answers_late_us`, so that metadata overtakes them.
+    pub answers_late: u64,
+    pub answers_late_us: u64,
     pub budget: Budget,
     /// A broker that comes back at once is believed to be dead before its session ends (D9).
     pub restarts_proved: bool,
     pub gaps: Gaps,
+    pub strikes: Strikes,
     pub producers: Vec<ProducerDraw>,
     pub consumers: u32,
     pub poll_ms: u64,
@@ -94,6 +98,22 @@ pub struct Gaps {
     pub preferred: u64,
     /// Two brokers at once: the classic scripts (kill one, wipe the other, change the controller).
     pub double: u64,
+}
+
+/// What strikes while a follower joins an ISR: a moment that trouble finds too seldom by itself.
+#[derive(Debug, Clone, Default)]
+pub struct Strikes {
+    /// In 1,000 joins: struck, in one or several of these ways.
+    pub joins: u64,
+    /// In 1,000 strikes: the controller deals with the leader's proposals late.
+    pub late: u64,
+    pub late_ms: u64,
+    /// The joining broker ends, somehow, and is back soon.
+    pub joiner: u64,
+    /// It does not reach the leader any more for a while.
+    pub unheard: u64,
+    /// Somebody else is elected shortly after.
+    pub election: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -130,7 +150,7 @@ impl Swarm {
     /// The mix of this seed within a given shape.
     pub fn draw_for(seed: u64, shape: Shape) -> Self {
         let mut rng = Rng::new(seed).fork(1);
-        let brokers = shape.brokers.unwrap_or_else(|| [2, 2, 3, 3, 3, 3, 3, 4, 5][rng.below(9) as usize]);
+        let brokers = shape.brokers.unwrap_or_else(|| [2, 2, 3, 3, 3, 3, 4, 4, 5, 5][rng.below(10) as usize]);
         let topics = (0..rng.within(1, 2)).map(|_| TopicDraw::draw(&mut rng, brokers, shape)).collect();
         let session_ms = rng.log_within(1_500, 9_000);
         let budget = match rng.below(10) {
@@ -159,9 +179,12 @@ impl Swarm {
             answers_lost: 0,
             controller_late: 0,
             controller_late_us: 0,
+            answers_late: 0,
+            answers_late_us: 0,
             budget,
             restarts_proved: rng.chance(700),
             gaps: Gaps::default(),
+            strikes: Strikes::default(),
             producers: (0..count).map(|n| ProducerDraw::draw(&mut rng, n)).collect(),
             consumers: rng.within(1, 2) as u32,
             poll_ms: rng.log_within(100, 1_000),
@@ -198,6 +221,31 @@ impl Swarm {
             self.controller_late = rng.log_within(20, 500);
             self.controller_late_us = rng.log_within(50_000, 10_000_000);
         }
+        if rng.chance(400) {
+            self.answers_late = rng.log_within(100, 800);
+            self.answers_late_us = rng.log_within(50_000, 1_500_000);
+        }
+        if rng.chance(350) {
+            self.weather.lame = Some(rng.within(1, self.brokers as u64) as i32);
+            self.weather.lame_delay = rng.log_within(10_000, 800_000);
+            // Some are so slow that they leave the ISR and come back all the time.
+            if rng.chance(600) {
+                self.lag_ms = (self.weather.lame_delay * rng.within(1, 6) / 1_000).clamp(600, 5_000);
+            }
+        }
+        if rng.chance(500) {
+            self.fetch_wait_ms = rng.log_within(100, self.lag_ms / 2);
+        }
+        if rng.chance(500) {
+            self.strikes = Strikes {
+                joins: rng.log_within(100, 900),
+                late: rng.within(0, 900),
+                late_ms: rng.log_within(500, 5_000),
+                joiner: rng.within(0, 900),
+                unheard: rng.within(0, 900),
+                election: rng.within(0, 700),
+            };
+        }
         if rng.chance(250) {
             self.delete_gap_ms = rng.log_within(8_000, 60_000);
         }
@@ -222,7 +270,7 @@ impl Swarm {
             image_hold_ms: gap(1_000, 300, 15_000),
             reset: gap(400, 1_000, 20_000),
             disk_error: gap(150, 10_000, 60_000),
-            preferred: gap(500, 3_000, 30_000),
+            preferred: gap(500, 1_000, 30_000),
             double: gap(300, 8_000, 40_000),
         };
         // A seed without any trouble teaches nothing.
@@ -236,11 +284,11 @@ impl Swarm {
 
 impl TopicDraw {
     fn draw(rng: &mut Rng, brokers: u64, shape: Shape) -> Self {
-        let most = brokers.min(3);
+        let most = if rng.chance(300) { brokers.min(3) } else { brokers };
         let factor =
             shape.replication_factor.unwrap_or_else(|| if rng.chance(850) { rng.within(2.min(most), most) } else { 1 });
         let min_isr =
-            shape.min_isr.unwrap_or_else(|| if rng.chance(600) { 2.min(factor) } else { rng.within(1, factor) });
+            shape.min_isr.unwrap_or_else(|| if rng.chance(600) { 2.min(factor) } else { rng.within(1, factor.min(3)) });
         Self {
             partitions: if rng.chance(700) { 1 } else { rng.within(2, 3) as i32 },
             replication_factor: factor as usize,

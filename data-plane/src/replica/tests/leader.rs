@@ -244,6 +244,7 @@ fn a_follower_at_the_end_is_woken_by_an_append_and_only_told_of_the_watermark() 
     assert_eq!(leader.wakes(), [(2, true)], "once");
     two.fetch_from(&mut leader);
     three.fetch_from(&mut leader);
+    assert_eq!(leader.wakes(), [(2, false)], "fetched outside its session, which is to say again where it is");
     let point = two.point();
     leader.ask(ReplicaRequest::Fetch(Fetch { watch: Some(watch.clone()), ..follower_fetch(BrokerId(2), point, now) }));
     assert!(leader.wakes().is_empty());

@@ -5,9 +5,10 @@ use highwater_wire::{BrokerEpoch, BrokerId, LeaderEpoch, Millis, Offset};
 
 use super::Leader;
 use crate::log_view::LogView;
-use crate::replication::Cx;
+use crate::replication::park::WakeUp;
 use crate::replication::progress::{FollowerFetched, Session};
 use crate::replication::refusal::Refusal;
+use crate::replication::{Cx, Effect};
 
 /// A follower's fetch, as it came.
 #[derive(Debug, Clone)]
@@ -95,6 +96,8 @@ impl Leader {
         }
         let progress = &mut self.followers[index].progress;
         let before = progress.end();
+        let present = fetch.session.as_ref().map(|session| session.waiter);
+        let other = progress.session().filter(|waiter| Some(*waiter) != present);
         progress.on_fetch(
             FollowerFetched {
                 offset: fetch.offset,
@@ -105,6 +108,11 @@ impl Leader {
             },
             cx.view.end,
         );
+        // This one was asked outside the session that counted until now, and may be an old one that was late. If that
+        // session lives on, it is silent at the end it once named: its next request is to name it again.
+        if let Some(waiter) = other {
+            cx.effects.push(Effect::Wake(WakeUp { waiter, urgent: false }));
+        }
         self.maybe_expand(index, cx);
         if before != Some(fetch.offset) {
             self.settle(cx.view.end);

@@ -705,6 +705,25 @@ fn an_append_wakes_followers_and_only_a_watermark_move_wakes_consumers() {
 }
 
 #[test]
+fn after_a_late_fetch_from_elsewhere_the_silent_session_of_the_follower_is_asked_again() {
+    let mut stage = Stage::in_sync(2);
+    let session = |waiter| Some(Session { waiter: WaiterId(waiter), arrival: LastArrival::default() });
+    let present = FollowerFetch { session: session(7), ..stage.question(2, 10) };
+    let woken = |stage: &Stage| -> Vec<WakeUp> {
+        let wakes = stage.effects.iter();
+        wakes.filter_map(|effect| if let Effect::Wake(wake) = effect { Some(*wake) } else { None }).collect()
+    };
+    stage.ask(&present).unwrap();
+    assert_eq!(woken(&stage), []);
+    // Sent long ago on a connection that is gone, it says less than is true, and nobody would say more.
+    let late = FollowerFetch { session: session(3), ..stage.question(2, 6) };
+    stage.ask(&late).unwrap();
+    assert_eq!(woken(&stage), [WakeUp { waiter: WaiterId(7), urgent: false }]);
+    stage.ask(&present).unwrap();
+    assert_eq!(stage.leader.reported_ends().next().map(|(id, _, end)| (id, end)), Some((BrokerId(2), Offset(10))));
+}
+
+#[test]
 fn the_low_watermark_is_the_lowest_start_of_the_living() {
     let mut stage = Stage::in_sync(2);
     stage.log.start = Offset(8);

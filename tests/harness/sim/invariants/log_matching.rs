@@ -15,6 +15,16 @@ pub fn shape(look: &Look<'_>, replica: &ReplicaBook) -> Verdict {
             )
         },
     )?;
+    // R154: nobody holds what was written in an epoch that it has not heard of.
+    must(replica.mirror.last_epoch().is_none_or(|epoch| epoch <= look.leader_epoch), "S1", || {
+        format!(
+            "{} on {}: a batch of epoch {:?} in a log that has only heard of epoch {}",
+            look.at,
+            look.broker,
+            replica.mirror.last_epoch(),
+            look.leader_epoch
+        )
+    })?;
     must(replica.mirror.end() == look.end, "S1", || {
         format!("{} on {}: batches end at {}, the log says {}", look.at, look.broker, replica.mirror.end(), look.end)
     })?;

@@ -28,9 +28,11 @@ pub fn watermark_moved(look: &Look<'_>, book: &PartitionBook) -> Verdict {
     })?;
     let chain = book.replicas[&look.broker].mirror.chain_at(look.high_watermark);
     for member in look.maximal_isr {
-        let replica = book.replicas.get(member);
-        let holds = replica
-            .is_some_and(|r| r.mirror.origin >= look.high_watermark || r.mirror.chain_at(look.high_watermark) == chain);
+        let heard = look.believed.iter().find(|(id, ..)| id == member).map(|&(_, epoch, _)| epoch);
+        let log = book.log_of(*member, heard);
+        let holds = log.is_some_and(|(mirror, _)| {
+            mirror.origin >= look.high_watermark || mirror.chain_at(look.high_watermark) == chain
+        });
         must(holds || book.unclean, "T3", || {
             format!(
                 "{}: leader {} moved the watermark to {}, which {member} of the maximal ISR {:?} does not hold: it ends at {:?}",
@@ -38,17 +40,18 @@ pub fn watermark_moved(look: &Look<'_>, book: &PartitionBook) -> Verdict {
                 look.broker,
                 look.high_watermark,
                 look.maximal_isr,
-                replica.map(|r| r.mirror.end())
+                log.map(|(mirror, _)| mirror.end())
             )
         })?;
-        let flushed =
-            replica.is_none_or(|r| r.flushed_end >= look.high_watermark || r.mirror.origin >= look.high_watermark);
+        let flushed = log.is_none_or(|(mirror, flushed_end)| {
+            flushed_end >= look.high_watermark || mirror.origin >= look.high_watermark
+        });
         must(!book.flushes_each || flushed, "D23", || {
             format!(
                 "{}: watermark {} counts records that {member} has synced only up to {:?}",
                 look.at,
                 look.high_watermark,
-                replica.map(|r| r.flushed_end)
+                log.map(|(_, flushed_end)| flushed_end)
             )
         })?;
     }

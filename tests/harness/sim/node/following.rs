@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use highwater_data::disk::SimDisk;
 use highwater_data::replica::message::{
     FetchPoint, FetchedFromLeader, FollowerNext, LeaderAnswer, LeaderOffsets, ReplicaReply, ReplicaRequest,
 };
+use highwater_data::replication::Role;
+use highwater_data::replication::follower::Phase;
 use highwater_wire::{BrokerId, ErrorCode, Offset, TopicPartition};
 
 use super::super::core::{Core, Event, NodeTimer};
+use super::super::invariants::joining;
 use super::super::message::{Call, Message, PartitionAnswer};
 use super::super::network::{Link, Place};
 use super::Process;
@@ -28,6 +32,15 @@ pub(super) enum Next {
     Asking(FetchPoint),
     /// The leader knows that this is asked.
     UnderWay(FetchPoint),
+}
+
+/// What an answer of a leader may change in a follower.
+#[derive(Debug, PartialEq, Eq)]
+struct Followed {
+    end: i64,
+    truncations: u64,
+    high_watermark: i64,
+    phase: Option<Phase>,
 }
 
 /// The loop to one leader: one request under way, and a second one only when there is news from outside (a partition to
@@ -148,9 +161,9 @@ impl Process {
                 PartitionAnswer::Records { records, high_watermark, log_start } => {
                     LeaderAnswer::Records { records, high_watermark, log_start }
                 }
-                PartitionAnswer::Diverging { epoch, end } => {
+                PartitionAnswer::Diverging { epoch, end, log_start } => {
                     core.counts.diverging += 1;
-                    LeaderAnswer::Diverging { epoch: Some(epoch), end: Some(end) }
+                    LeaderAnswer::Diverging { epoch: Some(epoch), end: Some(end), log_start: Some(log_start) }
                 }
                 PartitionAnswer::Error(error) => LeaderAnswer::Error(error),
             };
@@ -160,11 +173,41 @@ impl Process {
     }
 
     fn feed(&mut self, core: &mut Core, at: TopicPartition, requested: FetchPoint, answer: LeaderAnswer) {
-        let reply = self.ask(core, at, ReplicaRequest::FetchedFromLeader(FetchedFromLeader { requested, answer }));
+        let request = ReplicaRequest::FetchedFromLeader(FetchedFromLeader { requested, answer });
+        let reply = self.ask_with_answer(core, at, requested, request);
         if let Some(ReplicaReply::Next(next)) = reply {
             self.set_next(core, at, next);
         }
         self.ask_anew(core, at, requested);
+    }
+
+    /// Hands over a leader's answer, and looks whether it may have changed what it changed.
+    fn ask_with_answer(
+        &mut self,
+        core: &mut Core,
+        at: TopicPartition,
+        requested: FetchPoint,
+        request: ReplicaRequest<SimDisk>,
+    ) -> Option<ReplicaReply<SimDisk>> {
+        let (follows, before) = self.followed(at)?;
+        let reply = self.ask(core, at, request);
+        if self.followed(at).is_some_and(|(_, now)| now != before) {
+            let asked = (requested.leader, requested.leader_epoch.0);
+            core.check(joining::taken(at, self.id, asked, follows));
+        }
+        reply
+    }
+
+    /// Whom this replica follows in which epoch, and all that an answer may change.
+    fn followed(&self, at: TopicPartition) -> Option<(Option<(BrokerId, i32)>, Followed)> {
+        let replica = &self.hosted.get(&at)?.replica;
+        let view = replica.log().view();
+        let (follows, phase) = match replica.replication().role() {
+            Role::Follower(follower) => (Some((follower.leader(), follower.epoch().0)), Some(follower.phase())),
+            Role::Leader(_) | Role::Idle { .. } => (None, None),
+        };
+        let high_watermark = replica.replication().high_watermark().0;
+        Some((follows, Followed { end: view.end.0, truncations: view.truncations, high_watermark, phase }))
     }
 
     /// A question that was answered in vain is asked as it has to be now.
@@ -203,7 +246,8 @@ impl Process {
         answer: Result<(Offset, Offset), ErrorCode>,
     ) {
         let request = ReplicaRequest::LeaderOffsets(LeaderOffsets { requested, answer });
-        let Some(ReplicaReply::Next(next)) = self.ask(core, at, request) else { return };
+        let reply = self.ask_with_answer(core, at, requested, request);
+        let Some(ReplicaReply::Next(next)) = reply else { return };
         match next {
             FollowerNext::AskLeaderOffsets(point) if answer.is_err() => {
                 if let Some(hosted) = self.hosted.get_mut(&at) {

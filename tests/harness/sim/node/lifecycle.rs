@@ -127,7 +127,15 @@ impl Process {
                     self.stops_cleanly = true;
                 }
             }
-            Err(error) => core.trace.line(core.now, || format!("  b{} heartbeat: {error:?}", self.id)),
+            Err(error) => {
+                core.trace.line(core.now, || format!("  b{} heartbeat: {error:?}", self.id));
+                if matches!(error, ErrorCode::StaleBrokerEpoch | ErrorCode::BrokerIdNotRegistered) {
+                    // The registration of this process is gone (R128): it registers again.
+                    self.heartbeat = None;
+                    self.epoch = None;
+                    self.register(core);
+                }
+            }
         }
     }
 
@@ -294,7 +302,9 @@ impl Process {
             peers: peers.clone(),
             own_epoch: self.epoch.expect("acts only once registered"),
         };
-        match self.ask(core, at, ReplicaRequest::Become(Box::new(assignment))) {
+        let became = self.ask(core, at, ReplicaRequest::Become(Box::new(assignment)));
+        self.check_waiting(core, at);
+        match became {
             Some(ReplicaReply::Became(Became::Follower(next))) => self.set_next(core, at, next),
             Some(ReplicaReply::Became(Became::Leader | Became::Idle)) => {
                 if let Some(hosted) = self.hosted.get_mut(&at) {

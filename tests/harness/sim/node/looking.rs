@@ -18,7 +18,11 @@ fn batches_from(hosted: &Hosted, from: i64) -> Vec<(i64, i64, i32, u32)> {
     // A read ends with its segment.
     while next < view.end.0 {
         let plan = hosted.replica.log().plan_read(Offset(next), view.end, usize::MAX, true);
-        let bytes = plan.and_then(|plan| plan.read()).expect("a log reads what it holds");
+        let read = plan.and_then(|plan| plan.read());
+        if hosted.replica.log().failed().is_some() && !read.as_ref().is_ok_and(|bytes| !bytes.is_empty()) {
+            break;
+        }
+        let bytes = read.expect("a log reads what it holds");
         let mut at = 0;
         while at < bytes.len() {
             let header = BatchHeader::parse(&bytes[at..]).expect("a log holds batches");
@@ -115,6 +119,12 @@ impl Process {
         let view = replica.log().view();
         let glance = Glance::of(replica.replication());
         let Some(known) = core.book.partitions.get(&at).and_then(|p| p.replicas.get(&self.id)) else { return Ok(()) };
+        if replica.log().failed().is_some() && view.truncations != known.truncations {
+            // The disk failed in the middle of a truncation, and the process ends: what can be read is what is left.
+            let left = batches_from(hosted, view.start.0).last().map_or(view.start.0, |(_, end, ..)| *end);
+            core.book.cut_short(at, self.id, left, view.truncations);
+            return Ok(());
+        }
         let new =
             if view.truncations != known.truncations { None } else { Some(batches_from(hosted, known.mirror.end())) };
         let epochs: Vec<(i32, i64)> = view.epochs.entries().iter().map(|e| (e.epoch.0, e.start.0)).collect();

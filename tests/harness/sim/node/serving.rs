@@ -12,6 +12,7 @@ use highwater_wire::batch::RecordBatch;
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offset, TopicPartition};
 
 use super::super::core::{Core, Event, NodeTimer};
+use super::super::invariants::joining;
 use super::super::message::{Call, Message, PartitionAnswer, ReadAnswer};
 use super::super::network::{Link, Way};
 use super::Process;
@@ -23,6 +24,9 @@ pub(super) struct WaitingProduce {
     generation: u64,
     call: Call,
     deadline: u64,
+    at: TopicPartition,
+    /// Of the leadership that took it.
+    epoch: i32,
 }
 
 /// A follower's fetch session: one per connection.
@@ -75,7 +79,8 @@ impl Process {
         let ticket = Ticket(self.mint());
         let deadline = core.clock().mono + Millis(timeout_ms);
         let request = Produce { batch, acks, deadline, ticket };
-        let waiting = WaitingProduce { link, generation, call, deadline: deadline.0 * 1_000 };
+        let epoch = self.hosted.get(&at).map_or(-1, |hosted| hosted.replica.replication().leader_epoch().0);
+        let waiting = WaitingProduce { link, generation, call, deadline: deadline.0 * 1_000, at, epoch };
         self.waiting.insert(ticket, waiting);
         match self.ask(core, at, ReplicaRequest::Produce(request)) {
             Some(ReplicaReply::Waiting) => {}
@@ -245,9 +250,10 @@ impl Process {
         let due = core.now + core.swarm.fetch_wait_ms * 1_000;
         session.parked = Some(Parked { call, arrived, due });
         for (at, point) in points {
-            if session.asked.insert(at, point) != Some(point) || !session.armed.contains(&at) {
-                session.ready.insert(at);
+            if session.asked.insert(at, point) != Some(point) {
+                session.told.remove(&at);
             }
+            session.ready.insert(at);
         }
         let waiter = session.waiter;
         for at in forgotten {
@@ -339,7 +345,13 @@ impl Process {
             arrived,
             first_ask,
         };
-        match self.ask(core, at, ReplicaRequest::Fetch(request)) {
+        let before = self.belief(at, caller);
+        let reply = self.ask(core, at, ReplicaRequest::Fetch(request));
+        if let Caller::Follower { id, epoch: Some(epoch) } = caller {
+            let registered = self.acted.broker(id).map_or(-1, |b| b.epoch.0);
+            core.check(joining::heard(at, id, epoch.0, registered, before, self.belief(at, caller)));
+        }
+        match reply {
             Some(ReplicaReply::Fetched(grant)) => {
                 let records = match grant.plan.map(|plan| plan.read()) {
                     None => Bytes::new(),
@@ -349,11 +361,31 @@ impl Process {
                 let (high_watermark, log_start) = (grant.high_watermark, grant.log_start);
                 (PartitionAnswer::Records { records, high_watermark, log_start }, grant.watched)
             }
-            Some(ReplicaReply::Diverging(d)) => (PartitionAnswer::Diverging { epoch: d.epoch, end: d.end }, false),
+            Some(ReplicaReply::Diverging(diverging)) => {
+                let (epoch, end, log_start) = (diverging.epoch, diverging.end, diverging.log_start);
+                (PartitionAnswer::Diverging { epoch, end, log_start }, false)
+            }
             Some(ReplicaReply::Refused(refusal)) => (PartitionAnswer::Error(refusal.code()), false),
             Some(other) => panic!("a fetch is answered with {other:?}"),
             // Not hosted here (yet): this broker's metadata is behind the follower's.
             None => (PartitionAnswer::Error(ErrorCode::UnknownTopicOrPartition), false),
+        }
+    }
+
+    /// What this leader believes of a follower.
+    fn belief(&self, at: TopicPartition, caller: Caller) -> joining::Belief {
+        let Caller::Follower { id, .. } = caller else { return None };
+        let leader = self.hosted.get(&at)?.replica.replication().leader().ok()?;
+        leader.reported_ends().find(|(broker, ..)| *broker == id).map(|(_, epoch, end)| (epoch.0, end.0))
+    }
+
+    /// A role may have changed: whoever waits belongs to the new one.
+    pub(super) fn check_waiting(&self, core: &mut Core, at: TopicPartition) {
+        let Some(hosted) = self.hosted.get(&at) else { return };
+        let replication = hosted.replica.replication();
+        let leads = replication.leader().is_ok().then(|| replication.leader_epoch().0);
+        for waiting in self.waiting.values().filter(|w| w.at == at) {
+            core.check(joining::waits(at, self.id, waiting.epoch, leads));
         }
     }
 
