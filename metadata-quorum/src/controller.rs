@@ -31,8 +31,11 @@ pub struct Decision {
     pub answer: Answer,
 }
 
-/// The newest rule version this build proposes.
-pub const RULE_VERSION: u16 = 1;
+/// The newest rule version this build proposes. What each changed:
+/// 1. the first.
+/// 2. A proposal refused because a member is not active moves the partition epoch, so that no late copy of it is accepted
+///    once that member is active again: the leader has forgotten it by then (S6).
+pub const RULE_VERSION: u16 = 2;
 
 /// Decides a command of rule version `rules` at raft index `index` against the state before it.
 ///
@@ -43,14 +46,10 @@ pub const RULE_VERSION: u16 = 1;
 /// A refusal changes nothing. `UnsupportedFeature` for rules this build does not know: the caller must stop before it
 /// applies such an entry, since other nodes may decide it.
 pub fn decide(image: &MetadataImage, index: u64, rules: u16, command: &Command) -> Result<Decision, Refusal> {
-    match rules {
-        1 => decide_by_rules_1(image, index, command),
-        _ => Err(Refusal::UnsupportedFeature { level: image.feature_level }),
+    if !(1..=RULE_VERSION).contains(&rules) {
+        return Err(Refusal::UnsupportedFeature { level: image.feature_level });
     }
-}
-
-fn decide_by_rules_1(image: &MetadataImage, index: u64, command: &Command) -> Result<Decision, Refusal> {
-    let mut draft = Draft::new(image, index, time_of(command));
+    let mut draft = Draft::new(image, index, rules, time_of(command));
     let draft_ref = &mut draft;
     let answer = match command {
         Command::FormCluster { cluster_id, feature_level, .. } => cluster::form(draft_ref, cluster_id, *feature_level),

@@ -18,6 +18,8 @@ pub(super) struct Draft<'a> {
     pub image: &'a MetadataImage,
     /// Index of the entry.
     pub index: u64,
+    /// The rule version of the entry.
+    pub rules: u16,
     /// The proposer's clock.
     pub time: Timestamp,
     changes: Vec<Change>,
@@ -25,8 +27,8 @@ pub(super) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    pub fn new(image: &'a MetadataImage, index: u64, time: Timestamp) -> Self {
-        Self { image, index, time, changes: Vec::new(), history_weight: image.history_weight }
+    pub fn new(image: &'a MetadataImage, index: u64, rules: u16, time: Timestamp) -> Self {
+        Self { image, index, rules, time, changes: Vec::new(), history_weight: image.history_weight }
     }
 
     /// Adds a change that needs no upkeep.

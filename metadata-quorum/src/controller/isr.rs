@@ -35,7 +35,13 @@ fn alter_one(draft: &mut Draft, sender: BrokerId, proposal: &IsrProposal) -> Res
     let topic = image.topics.get(&at.topic).ok_or(Refusal::UnknownTopicId(at.topic))?;
     let state = image.partition(at).ok_or(Refusal::UnknownPartition(at))?;
     check_fences(state, sender, proposal)?;
-    check_members(image, state, sender, proposal)?;
+    if let Err(refusal) = check_members(image, state, sender, proposal) {
+        if draft.rules >= 2 && may_be_accepted_later(image, proposal, &refusal) {
+            let state = PartitionState { partition_epoch: state.partition_epoch.next(), ..PartitionState::clone(state) };
+            draft.partition(at, state, None, Vec::new());
+        }
+        return Err(refusal);
+    }
 
     let proposed = |id: BrokerId| proposal.isr.iter().any(|(member, _)| *member == id);
     let joining: Vec<_> = proposal.isr.iter().map(|(id, _)| *id).filter(|id| !state.isr.contains(id)).collect();
@@ -82,6 +88,13 @@ fn check_fences(state: &PartitionState, sender: BrokerId, proposal: &IsrProposal
         return Err(Refusal::StalePartitionEpoch { given: proposal.partition_epoch, current: partition_epoch });
     }
     Ok(())
+}
+
+/// Whether a copy of a refused proposal that is still under way would be accepted once its members are active again: a
+/// leader forgets what was refused, and does not count such a member.
+fn may_be_accepted_later(image: &MetadataImage, proposal: &IsrProposal, refusal: &Refusal) -> bool {
+    let registered = |(id, epoch): &(BrokerId, BrokerEpoch)| image.broker(*id).is_some_and(|b| b.epoch == *epoch);
+    matches!(refusal, Refusal::IneligibleReplica(_)) && proposal.isr.iter().all(registered)
 }
 
 /// R130, steps 7 to 9: may these be the ISR? The broker epochs are those that the members' own fetches carried, so a

@@ -117,7 +117,12 @@ mod tests {
         let suspect = Suspect { node: BrokerId(1), url, incarnation: None, cluster_id: None };
         let verdict = prove(&http, &suspect).await;
         assert!(matches!(verdict, Verdict::Unknown(_)), "accepted but silent: {verdict:?}");
+        let address = listener.local_addr().unwrap();
         drop(listener);
+        // A child of another test, between fork and exec, may still hold it.
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
         let verdict = prove(&http, &suspect).await;
         assert!(matches!(verdict, Verdict::Dead(_)), "refused: {verdict:?}");
     }

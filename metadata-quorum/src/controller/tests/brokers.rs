@@ -270,6 +270,6 @@ fn a_cluster_is_formed_once_and_its_feature_level_rises_only_with_all_brokers() 
     assert_eq!(quorum.run(Command::SetFeatureLevel { level: 2 }), Ok(Answer::Done));
     assert_eq!(quorum.image.feature_level, 2);
     assert!(quorum.run(Command::SetFeatureLevel { level: 1 }).is_err());
-    let unknown = decide(&quorum.image, 99, 2, &Command::SetFeatureLevel { level: 2 });
+    let unknown = decide(&quorum.image, 99, RULE_VERSION + 1, &Command::SetFeatureLevel { level: 2 });
     assert_eq!(unknown, Err(Refusal::UnsupportedFeature { level: 2 }));
 }

@@ -1,6 +1,6 @@
-//! The golden log of rule version 1: what it decides is decided for ever (D14).
+//! The golden logs, one for each rule version: what they decide is decided for ever (D14).
 //!
-//! `golden_rules_1.bin` is a list of (index, rules, command) as postcard wrote it once. A change of a persisted type or of
+//! `golden_rules_N.bin` is a list of (index, rules, command) as postcard wrote it once. A change of a persisted type or of
 //! a rule that is already in use shows here, before a cluster with two builds disagrees with itself. Never adapt the file
 //! to the code: give the changed rule a new version.
 
@@ -10,10 +10,28 @@ use crate::controller::testing::*;
 use crate::controller::*;
 use crate::image::{Evidence, ImageVersion, MetadataImage, ShrinkReason, state_hash};
 
-const STORED: &[u8] = include_bytes!("golden_rules_1.bin");
-/// The hash after the last entry, and the exclusive or of the hashes after each.
-const LAST: u64 = 0xdafb_03a1_df73_bc4d;
-const ALL: u64 = 0xf433_1505_7908_8dcd;
+struct Golden {
+    name: &'static str,
+    stored: &'static [u8],
+    written_anew: fn() -> Vec<(u64, u16, Command)>,
+    /// The hash after the last entry, and the exclusive or of the hashes after each.
+    hashes: (u64, u64),
+}
+
+const GOLDEN: [Golden; 2] = [
+    Golden {
+        name: "golden_rules_1.bin",
+        stored: include_bytes!("golden_rules_1.bin"),
+        written_anew: by_rules_1,
+        hashes: (0xdafb_03a1_df73_bc4d, 0xf433_1505_7908_8dcd),
+    },
+    Golden {
+        name: "golden_rules_2.bin",
+        stored: include_bytes!("golden_rules_2.bin"),
+        written_anew: by_rules_2,
+        hashes: (0x5ae6_4541_e77d_eeb6, 0xbb2c_d307_476e_9698),
+    },
+];
 
 fn replay(entries: &[(u64, u16, Command)]) -> (u64, u64, usize) {
     let (mut image, mut all, mut refused) = (MetadataImage::default(), 0, 0);
@@ -30,30 +48,65 @@ fn replay(entries: &[(u64, u16, Command)]) -> (u64, u64, usize) {
 }
 
 #[test]
-fn the_stored_log_of_rules_1_gives_the_same_state_for_ever() {
-    let entries: Vec<(u64, u16, Command)> = postcard::from_bytes(STORED).expect("the golden file can be read");
-    assert_eq!(entries.len(), written_anew().len());
-    let (last, all, refused) = replay(&entries);
-    assert_eq!((last, all), (LAST, ALL), "got {last:#018x}, {all:#018x}");
-    assert!(refused > 0, "refusals belong to the log");
-}
-
-#[test]
-fn commands_are_written_as_the_golden_file_has_them() {
-    let bytes = postcard::to_stdvec(&written_anew()).unwrap();
-    if bytes != STORED {
-        let path = std::env::temp_dir().join("golden_rules_1.bin");
-        std::fs::write(&path, &bytes).unwrap();
-        panic!("commands are written differently now ({} bytes, stored {}): {path:?}", bytes.len(), STORED.len());
+fn the_stored_logs_give_the_same_state_for_ever() {
+    for golden in GOLDEN {
+        let entries: Vec<(u64, u16, Command)> = postcard::from_bytes(golden.stored).expect("a golden file can be read");
+        assert_eq!(entries.len(), (golden.written_anew)().len());
+        let (last, all, refused) = replay(&entries);
+        assert_eq!((last, all), golden.hashes, "{}: got {last:#018x}, {all:#018x}", golden.name);
+        assert!(refused > 0, "refusals belong to the log");
     }
 }
 
-/// Every command, most of them applied, some refused.
-fn written_anew() -> Vec<(u64, u16, Command)> {
+#[test]
+fn commands_are_written_as_the_golden_files_have_them() {
+    for Golden { name, stored, written_anew, .. } in GOLDEN {
+        let bytes = postcard::to_stdvec(&written_anew()).unwrap();
+        if bytes != stored {
+            let path = std::env::temp_dir().join(name);
+            std::fs::write(&path, &bytes).unwrap();
+            panic!("commands are written differently now ({} bytes, stored {}): {path:?}", bytes.len(), stored.len());
+        }
+    }
+}
+
+/// What differs from rules 1: a proposal with a member that is not active moves the partition epoch.
+fn by_rules_2() -> Vec<(u64, u16, Command)> {
     let mut quorum = Quorum { image: MetadataImage::default() };
     let mut log = Vec::new();
     let mut run = |quorum: &mut Quorum, command: Command| {
-        log.push((quorum.image.version.0 + 1, RULE_VERSION, command.clone()));
+        log.push((quorum.image.version.0 + 1, 2, command.clone()));
+        quorum.run(command)
+    };
+    let time = Timestamp(1_767_225_600_000);
+    let q = &mut quorum;
+    run(q, Command::FormCluster { cluster_id: CLUSTER.to_owned(), feature_level: 1, time }).unwrap();
+    for id in 1..=2 {
+        run(q, Command::RegisterBroker(RegisterBroker { time, ..registration(id) })).unwrap();
+        let (broker, epoch) = (BrokerId(id), q.epoch(id));
+        run(q, Command::UnfenceBroker { broker, epoch, lost: Vec::new(), time }).unwrap();
+    }
+    run(q, Command::CreateTopic(creation(1, &[1, 2], &[]))).unwrap();
+    let one = FencedBroker { broker: BrokerId(2), epoch: q.epoch(2), note: "silent".to_owned() };
+    run(q, Command::FenceBrokers { brokers: vec![one], watermarks: Vec::new(), time }).unwrap();
+    let expand = q.proposal(1, &[1, 2]);
+    let (broker, epoch) = (BrokerId(1), q.epoch(1));
+    let alter = Command::AlterPartition(AlterPartition { broker, epoch, changes: vec![expand], time });
+    run(q, alter.clone()).unwrap();
+    let (broker, epoch) = (BrokerId(2), q.epoch(2));
+    run(q, Command::UnfenceBroker { broker, epoch, lost: Vec::new(), time }).unwrap();
+    run(q, alter).unwrap();
+    run(q, Command::DeleteTopic { id: topic_id(4), time }).unwrap_err();
+    assert_eq!(q.sets(1).1, ids(&[1]).iter().map(|id| id.0).collect::<Vec<_>>(), "the late copy changed nothing");
+    log
+}
+
+/// Every command, most of them applied, some refused.
+fn by_rules_1() -> Vec<(u64, u16, Command)> {
+    let mut quorum = Quorum { image: MetadataImage::default() };
+    let mut log = Vec::new();
+    let mut run = |quorum: &mut Quorum, command: Command| {
+        log.push((quorum.image.version.0 + 1, 1, command.clone()));
         quorum.run(command)
     };
     let time = Timestamp(1_767_225_600_000);

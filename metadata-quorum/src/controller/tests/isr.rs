@@ -94,6 +94,23 @@ fn a_member_that_is_fenced_shutting_down_or_gone_is_not_eligible() {
 }
 
 #[test]
+fn a_late_copy_of_a_refused_proposal_is_not_accepted_when_its_member_is_active_again() {
+    let mut quorum = Quorum::new(2);
+    quorum.create(1, &[1, 2], &[]).unwrap();
+    quorum.fence(&[2]);
+    let expand = quorum.proposal(1, &[1, 2]);
+    let before = quorum.state(1).clone();
+    let two = highwater_wire::BrokerId(2);
+    assert_eq!(quorum.alter(1, expand.clone()), Err(Refusal::IneligibleReplica(two)));
+    let refused = quorum.state(1);
+    assert_eq!(refused, &crate::image::PartitionState { partition_epoch: before.partition_epoch.next(), ..before });
+    quorum.unfence(2, &[]).unwrap();
+    assert!(matches!(quorum.alter(1, expand), Err(Refusal::StalePartitionEpoch { .. })));
+    assert_eq!(quorum.sets(1).1, vec![1], "its leader has forgotten it, and does not count broker 2");
+    quorum.alter(1, quorum.proposal(1, &[1, 2])).unwrap();
+}
+
+#[test]
 fn one_partition_refused_does_not_stop_the_next_and_none_may_come_twice() {
     let mut quorum = quorum();
     quorum.create(2, &[1, 3], &[]).unwrap();
