@@ -22,6 +22,7 @@ mod beats;
 mod brokers;
 mod changes;
 mod clusters;
+mod configs;
 mod error;
 mod health;
 mod live;
@@ -161,6 +162,8 @@ fn v3() -> Router<AdminState> {
         .route("/clusters/{cluster_id}/brokers/{broker_id}/partition-replicas", get(brokers::partition_replicas))
         .route("/clusters/{cluster_id}/topics", get(topics::list).post(topics::create))
         .route("/clusters/{cluster_id}/topics/{topic_name}", get(topics::show).delete(topics::delete))
+        .route("/clusters/{cluster_id}/topics/{topic_name}/configs", get(configs::list))
+        .route("/clusters/{cluster_id}/topics/{topic_name}/configs/{name}", get(configs::show))
         .route("/clusters/{cluster_id}/topics/{topic_name}/partitions", get(partitions::list))
         .route(partition, get(partitions::show))
         .route(&at("/offset"), get(partitions::offset))

@@ -196,6 +196,36 @@ async fn the_api_answers_in_the_shapes_of_rest_v3() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_topics_configuration_is_told_with_its_sources() {
+    let setup = Setup::new().await;
+    let configs = json!([{"name": "retention.ms", "value": "5"}]);
+    let (status, ..) = setup.create(&json!({"topic_name": "orders", "configs": configs})).await;
+    assert_eq!(status, StatusCode::CREATED);
+    let given = setup.cluster("/topics/orders/configs/retention.ms").await;
+    assert_eq!(given["kind"], "KafkaTopicConfig");
+    assert_eq!(given["metadata"]["resource_name"], "crn:///kafka=test-cluster/topic=orders/config=retention.ms");
+    assert_eq!((&given["value"], &given["is_default"]), (&json!("5"), &json!(false)));
+    assert_eq!(
+        given["synonyms"],
+        json!([
+            {"name": "retention.ms", "value": "5", "source": "DYNAMIC_TOPIC_CONFIG"},
+            {"name": "retention.ms", "value": "604800000", "source": "DEFAULT_CONFIG"}
+        ])
+    );
+    let built_in = setup.cluster("/topics/orders/configs/flush.ms").await;
+    assert_eq!((&built_in["source"], &built_in["is_default"]), (&json!("DEFAULT_CONFIG"), &json!(true)));
+    assert_eq!(built_in["type"], "LONG");
+    let all = setup.cluster("/topics/orders/configs").await;
+    let names: Vec<_> = all["data"].as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    assert!(names.len() > 15 && names.is_sorted() && names.contains(&"min.insync.replicas"), "{names:?}");
+    let everywhere = setup.cluster("/topics/-/configs?name=retention.*").await;
+    assert_eq!(everywhere["data"].as_array().unwrap().len(), 2, "{everywhere}");
+    assert_eq!(setup.refused("/v3/clusters/-/topics/orders/configs/retention.mss").await.0, 404);
+    assert_eq!(setup.refused("/v3/clusters/-/topics/nothing/configs").await, (404, 40403));
+    setup.quorum.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn quorum_and_health_tell_what_is_known() {
     let setup = Setup::new().await;
     let quorum = setup.cluster("/quorum").await;

@@ -37,7 +37,8 @@ fn alter_one(draft: &mut Draft, sender: BrokerId, proposal: &IsrProposal) -> Res
     check_fences(state, sender, proposal)?;
     if let Err(refusal) = check_members(image, state, sender, proposal) {
         if draft.rules >= 2 && may_be_accepted_later(image, proposal, &refusal) {
-            let state = PartitionState { partition_epoch: state.partition_epoch.next(), ..PartitionState::clone(state) };
+            let state =
+                PartitionState { partition_epoch: state.partition_epoch.next(), ..PartitionState::clone(state) };
             draft.partition(at, state, None, Vec::new());
         }
         return Err(refusal);
