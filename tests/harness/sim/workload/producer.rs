@@ -38,8 +38,8 @@ pub(super) struct Producer {
     sequence: i32,
     serial: u64,
     queue: VecDeque<Pending>,
-    /// A batch of this producer id was acknowledged: from then on the partition must know its sequence.
-    known: bool,
+    /// The oldest record of this producer id that was acknowledged: from it on the partition must know the sequence.
+    known_from: Option<u64>,
     resending: bool,
 }
 
@@ -54,7 +54,7 @@ impl Producer {
             sequence: 0,
             serial,
             queue: VecDeque::new(),
-            known: false,
+            known_from: None,
             resending: false,
         }
     }
@@ -125,7 +125,7 @@ impl Producer {
     pub fn got_producer_id(&mut self, id: i64) {
         self.producer_id = Some(id);
         self.sequence = 0;
-        self.known = false;
+        self.known_from = None;
     }
 
     fn send(&mut self, core: &mut Core, index: usize) {
@@ -148,7 +148,7 @@ impl Producer {
             Ok(base) => {
                 let pending = self.queue.remove(index).expect("found above");
                 core.counts.acked += 1;
-                self.known = true;
+                self.known_from = self.known_from.into_iter().chain(pending.serials.first().copied()).min();
                 let Some(at) = self.target.at else { return };
                 if self.draw.acks == -1
                     && let Some(partition) = core.book.partitions.get(&at)
@@ -168,12 +168,22 @@ impl Producer {
             ErrorCode::OutOfOrderSequenceNumber | ErrorCode::InvalidProducerEpoch | ErrorCode::UnknownProducerId
         );
         // Everything before the first unanswered batch was acknowledged: the broker must know its sequence. Of an id that
-        // it never saw it takes any (R61), so that of the first few batches a later one may come to be the first.
-        let reopened = at.and_then(|at| core.book.partitions.get(&at)).is_some_and(|partition| {
-            let leader = self.target.leader.and_then(|leader| partition.replicas.get(&leader));
-            leader.is_none_or(|replica| replica.opened_at > self.queue[index].born)
+        // it never saw it takes any (R61), so that of the first few batches a later one may come to be the first: the
+        // older ones, sent to another leader meanwhile, come too late, unless they are in the log too (R58).
+        let serials = &self.queue[index].serials;
+        let leader = at.and_then(|at| {
+            let partition = core.book.partitions.get(&at)?;
+            Some(self.target.leader.and_then(|leader| partition.replicas.get(&leader)))
         });
-        let verdict = must(!lost_sequence || index > 0 || !self.known || reopened, "S16", || {
+        let reopened =
+            leader.is_some_and(|leader| leader.is_none_or(|replica| replica.opened_at > self.queue[index].born));
+        let follows = self.known_from.is_some_and(|from| serials.first().is_some_and(|&first| from < first));
+        let stored = || {
+            let mut batches = leader.flatten().into_iter().flat_map(|replica| &replica.mirror.batches);
+            batches.any(|batch| core.book.contents.get(&batch.crc).is_some_and(|content| content.serials == *serials))
+        };
+        let promised = self.known_from.is_some() && !reopened && (follows || stored());
+        let verdict = must(!lost_sequence || index > 0 || !promised, "S16", || {
             format!("{at:?}: {error:?} for the oldest batch of producer {:?} in order", self.producer_id)
         });
         core.check(verdict);
