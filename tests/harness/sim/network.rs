@@ -168,6 +168,8 @@ impl<M: Clone> Network<M> {
 
     /// Sends on a connection. `repeatable`: the receiver must stand two copies.
     pub fn send(&mut self, now: u64, link: Link, way: Way, generation: u64, message: M, repeatable: bool) -> Fate<M> {
+        // It exists from the first message on, even if that one is held: it dies with either end.
+        self.connections.entry(link).or_default();
         let straggler = way == Way::There && self.weather.stragglers > 0 && self.rng.chance(self.weather.stragglers);
         let packet = Packet { link, way, generation, straggler, message };
         let direction = (packet.sender(), packet.receiver());
@@ -276,6 +278,16 @@ mod tests {
         let mended = net.mend(5_000_000, Place::Broker(1), Place::Broker(2));
         assert_eq!(mended.len(), 1);
         assert!(mended[0].0 >= 5_000_000);
+    }
+
+    #[test]
+    fn a_connection_that_only_ever_said_what_is_held_dies_with_its_ends_all_the_same() {
+        let mut net = network(Weather::calm());
+        net.cut(Place::Broker(1), Place::Broker(2));
+        assert!(matches!(net.send(0, LINK, Way::There, 0, 7, false), Fate::Held));
+        assert_eq!(net.links_of(Place::Broker(1)), [LINK]);
+        net.reset(LINK);
+        assert!(net.mend(5_000_000, Place::Broker(1), Place::Broker(2)).is_empty());
     }
 
     #[test]

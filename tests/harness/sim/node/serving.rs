@@ -35,7 +35,10 @@ pub(super) struct Session {
     generation: u64,
     waiter: WaiterId,
     arrival: LastArrival,
+    /// Who asked last: a process that registers again goes on on its connection.
     caller: Caller,
+    /// Its newest request.
+    newest: Call,
     /// What it last asked of each partition.
     asked: BTreeMap<TopicPartition, FetchPoint>,
     /// Partitions that will wake it.
@@ -231,6 +234,7 @@ impl Process {
                 waiter: WaiterId(self.mint()),
                 arrival: LastArrival::default(),
                 caller,
+                newest: call,
                 asked: BTreeMap::new(),
                 armed: BTreeSet::new(),
                 ready: BTreeSet::new(),
@@ -249,6 +253,7 @@ impl Process {
         let session = self.sessions.get_mut(&link).expect("made above");
         let due = core.now + core.swarm.fetch_wait_ms * 1_000;
         session.parked = Some(Parked { call, arrived, due });
+        (session.caller, session.newest) = (caller, call);
         for (at, point) in points {
             if session.asked.insert(at, point) != Some(point) {
                 session.told.remove(&at);
@@ -274,7 +279,7 @@ impl Process {
     }
 
     fn is_repeated(&self, link: Link, call: Call) -> bool {
-        self.sessions.get(&link).is_some_and(|s| s.parked.is_some_and(|p| p.call >= call))
+        self.sessions.get(&link).is_some_and(|s| s.newest >= call)
     }
 
     /// Asks every partition that has news, and answers if there is something to say.

@@ -19,10 +19,13 @@ use super::Target;
 const RESEND_AFTER: u64 = 100_000;
 /// µs after which a batch is given up (delivery.timeout.ms).
 const DELIVERY_TIMEOUT: u64 = 30_000_000;
+/// Batches from the oldest unanswered one on, answered or not: leaders know no more of an idempotent producer (R57).
+const WINDOW: u64 = 5;
 
 #[derive(Debug)]
 struct Pending {
     batch: Bytes,
+    number: u64,
     serials: Vec<u64>,
     call: Option<Call>,
     sent: u32,
@@ -37,9 +40,11 @@ pub(super) struct Producer {
     producer_id: Option<i64>,
     sequence: i32,
     serial: u64,
+    /// Batches so far.
+    made: u64,
     queue: VecDeque<Pending>,
-    /// A batch of this producer id was acknowledged: from then on the partition must know its sequence.
-    known: bool,
+    /// The oldest record of this producer id that was acknowledged: from it on the partition must know the sequence.
+    known_from: Option<u64>,
     resending: bool,
 }
 
@@ -53,8 +58,9 @@ impl Producer {
             producer_id: None,
             sequence: 0,
             serial,
+            made: 0,
             queue: VecDeque::new(),
-            known: false,
+            known_from: None,
             resending: false,
         }
     }
@@ -85,6 +91,9 @@ impl Producer {
         if self.resending || self.queue.len() >= self.draw.in_flight {
             return;
         }
+        if self.draw.idempotent && self.queue.front().is_some_and(|oldest| self.made - oldest.number >= WINDOW) {
+            return;
+        }
         if (self.target.leader.is_none() || core.rng.chance(50)) && self.target.refresh(core) {
             self.forget(core);
         }
@@ -113,7 +122,10 @@ impl Producer {
         let batch: RecordBatch = builder.build();
         let content = Content { serials: serials.clone(), producer: self.producer_id.unwrap_or(-1) };
         core.book.contents.insert(batch.header().crc, content);
-        self.queue.push_back(Pending { batch: batch.into_bytes(), serials, call: None, sent: 0, born: core.now });
+        let number = self.made;
+        self.made += 1;
+        let pending = Pending { batch: batch.into_bytes(), number, serials, call: None, sent: 0, born: core.now };
+        self.queue.push_back(pending);
         let newest = self.queue.len() - 1;
         self.send(core, newest);
         if self.draw.acks == 0 {
@@ -125,7 +137,7 @@ impl Producer {
     pub fn got_producer_id(&mut self, id: i64) {
         self.producer_id = Some(id);
         self.sequence = 0;
-        self.known = false;
+        self.known_from = None;
     }
 
     fn send(&mut self, core: &mut Core, index: usize) {
@@ -148,7 +160,7 @@ impl Producer {
             Ok(base) => {
                 let pending = self.queue.remove(index).expect("found above");
                 core.counts.acked += 1;
-                self.known = true;
+                self.known_from = self.known_from.into_iter().chain(pending.serials.first().copied()).min();
                 let Some(at) = self.target.at else { return };
                 if self.draw.acks == -1
                     && let Some(partition) = core.book.partitions.get(&at)
@@ -168,12 +180,22 @@ impl Producer {
             ErrorCode::OutOfOrderSequenceNumber | ErrorCode::InvalidProducerEpoch | ErrorCode::UnknownProducerId
         );
         // Everything before the first unanswered batch was acknowledged: the broker must know its sequence. Of an id that
-        // it never saw it takes any (R61), so that of the first few batches a later one may come to be the first.
-        let reopened = at.and_then(|at| core.book.partitions.get(&at)).is_some_and(|partition| {
-            let leader = self.target.leader.and_then(|leader| partition.replicas.get(&leader));
-            leader.is_none_or(|replica| replica.opened_at > self.queue[index].born)
+        // it never saw it takes any (R61), so that of the first few batches a later one may come to be the first: the
+        // older ones, sent to another leader meanwhile, come too late, unless they are in the log too (R58).
+        let serials = &self.queue[index].serials;
+        let leader = at.and_then(|at| {
+            let partition = core.book.partitions.get(&at)?;
+            Some(self.target.leader.and_then(|leader| partition.replicas.get(&leader)))
         });
-        let verdict = must(!lost_sequence || index > 0 || !self.known || reopened, "S16", || {
+        let reopened =
+            leader.is_some_and(|leader| leader.is_none_or(|replica| replica.opened_at > self.queue[index].born));
+        let follows = self.known_from.is_some_and(|from| serials.first().is_some_and(|&first| from < first));
+        let stored = || {
+            let mut batches = leader.flatten().into_iter().flat_map(|replica| &replica.mirror.batches);
+            batches.any(|batch| core.book.contents.get(&batch.crc).is_some_and(|content| content.serials == *serials))
+        };
+        let promised = self.known_from.is_some() && !reopened && (follows || stored());
+        let verdict = must(!lost_sequence || index > 0 || !promised, "S16", || {
             format!("{at:?}: {error:?} for the oldest batch of producer {:?} in order", self.producer_id)
         });
         core.check(verdict);
