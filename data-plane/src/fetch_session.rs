@@ -80,6 +80,8 @@ pub struct Answered {
 #[derive(Debug)]
 pub struct FetchSession {
     by_id: bool,
+    /// Its client may have two requests under way, and drops an answer to what it no longer asks (R152).
+    follower: bool,
     epoch: i32,
     entries: BTreeMap<PartitionKey, Entry>,
     order: BTreeMap<u64, PartitionKey>,
@@ -89,7 +91,12 @@ pub struct FetchSession {
 impl FetchSession {
     /// A session that follows nothing yet; its first incremental request carries epoch 1.
     pub fn new(by_id: bool) -> Self {
-        Self { by_id, epoch: 1, entries: BTreeMap::new(), order: BTreeMap::new(), next_place: 0 }
+        Self { by_id, follower: false, epoch: 1, entries: BTreeMap::new(), order: BTreeMap::new(), next_place: 0 }
+    }
+
+    /// The same for a follower.
+    pub fn of_follower(by_id: bool) -> Self {
+        Self { follower: true, ..Self::new(by_id) }
     }
 
     /// Accepts an incremental request (R86).
@@ -107,11 +114,11 @@ impl FetchSession {
         Ok(())
     }
 
-    /// Adds a partition at the end of the order, or changes what is asked of it. Who asks otherwise may have dropped the
-    /// last answer, which was to another question (R152): it is told everything once more.
+    /// Adds a partition at the end of the order, or changes what is asked of it. A follower that asks otherwise may have
+    /// dropped the last answer, which was to another question: it is told everything once more.
     pub fn ask(&mut self, key: PartitionKey, asked: Asked) {
         if let Some(entry) = self.entries.get_mut(&key) {
-            if entry.asked != asked {
+            if self.follower && entry.asked != asked {
                 entry.told = NEVER_TOLD;
             }
             entry.asked = asked;
@@ -386,10 +393,10 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_asked_otherwise_is_told_again_what_its_client_may_have_dropped() {
+    fn a_follower_that_asks_otherwise_is_told_again_what_it_may_have_dropped() {
         // Two requests under way: the records of the first answer move the follower on, and it drops the second answer,
         // which alone told of the watermark.
-        let mut session = FetchSession::new(true);
+        let mut session = FetchSession::of_follower(true);
         session.ask(key(0), asked(5));
         assert!(session.must_tell(&key(0), Answered { records: true, ..quiet(5) }));
         assert!(session.must_tell(&key(0), Answered { records: true, ..quiet(8) }));
@@ -398,6 +405,11 @@ mod tests {
         session.ask(key(0), asked(8));
         assert!(session.must_tell(&key(0), quiet(8)));
         assert!(!session.must_tell(&key(0), quiet(8)));
+        let mut consumer = FetchSession::new(true);
+        consumer.ask(key(0), asked(5));
+        assert!(consumer.must_tell(&key(0), quiet(8)));
+        consumer.ask(key(0), asked(8));
+        assert!(!consumer.must_tell(&key(0), quiet(8)), "one request at a time: it has heard that");
     }
 
     #[test]

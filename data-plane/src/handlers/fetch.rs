@@ -64,7 +64,7 @@ impl OpenSession {
             waiter: partitions.waiters.open(),
             arrival: (follower && id != 0).then(LastArrival::default),
             state: Mutex::new(State {
-                session: FetchSession::new(by_id),
+                session: if follower { FetchSession::of_follower(by_id) } else { FetchSession::new(by_id) },
                 resolved: HashMap::new(),
                 armed: HashSet::new(),
                 unarmed: BTreeSet::new(),
