@@ -114,6 +114,7 @@ fn make<D: Disk>(
         flushed_end: Offset::ZERO,
         unwritten_indexes: Vec::new(),
         synced: false,
+        epochs_synced: false,
     };
     let mut log = assemble(dir, name, topic, settings, parts, start);
     log.is_new = true;
@@ -136,8 +137,10 @@ struct Parts<D: Disk> {
     snapshots: BTreeSet<Offset>,
     flushed_end: Offset,
     unwritten_indexes: Vec<Arc<ClosedIndex<D>>>,
-    /// Nothing at all needs a sync.
+    /// Nothing but the epochs needs a sync.
     synced: bool,
+    /// Nor do they: the file holds this very history.
+    epochs_synced: bool,
 }
 
 fn assemble<D: Disk>(
@@ -170,7 +173,7 @@ fn assemble<D: Disk>(
         names_version: 1,
         names_synced: synced,
         epochs_version: 1,
-        epochs_synced: synced,
+        epochs_synced: u64::from(parts.epochs_synced),
         is_new: false,
         unwritten_indexes: parts.unwritten_indexes,
         unwritten_snapshots: Vec::new(),

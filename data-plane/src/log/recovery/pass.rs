@@ -67,6 +67,7 @@ impl<D: Disk> Recovery<'_, D> {
         self.drop_snapshots_above(&mut files.snapshots, recovery_point)?;
         let (mut producers, from) = newest_snapshot(self.disk, self.path, &mut files.snapshots, end)?;
         replay_producers(&segments, from, &mut producers)?;
+        let stored = epochs.clone().unwrap_or_default();
         let epochs = if emptied { EpochHistory::default() } else { self.epochs(epochs, clean, &segments, start, end)? };
         let report = RecoveryReport {
             created: false,
@@ -78,6 +79,9 @@ impl<D: Disk> Recovery<'_, D> {
             end,
             watermark_checkpoint: self.marks.watermark,
         };
+        // An epoch without records that was left out here must not come back from the file: what is appended next may be of
+        // an older epoch, and would be taken for records of that one.
+        let epochs_synced = clean && !emptied && stored == epochs;
         let unwritten_indexes = if clean { Vec::new() } else { self.closed_again(&segments) };
         let parts = Parts {
             segments,
@@ -88,6 +92,7 @@ impl<D: Disk> Recovery<'_, D> {
             flushed_end: recovery_point,
             unwritten_indexes,
             synced: clean && !emptied,
+            epochs_synced,
         };
         Ok((parts, start, report))
     }

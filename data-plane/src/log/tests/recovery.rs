@@ -275,6 +275,24 @@ fn epochs_that_were_never_synced_are_rebuilt_from_headers() {
     assert_eq!(epochs(&log), [(0, 0), (1, 16), (4, 32)], "an epoch without records leaves no trace");
 }
 
+#[test]
+fn an_epoch_without_records_that_a_clean_stop_left_does_not_come_back() {
+    let (disk, mut log) = new_log();
+    append(&mut log, 8, 2);
+    log.assign_epoch(LeaderEpoch(3));
+    close(log);
+    let (mut log, report) = open(&disk);
+    assert!(report.clean);
+    assert_eq!(epochs(&log), [(2, 0)]);
+    // Another leader of epoch 2 had written on.
+    append(&mut log, 8, 2);
+    sync(&mut log);
+    log.dir().checkpoint_recovery_points().unwrap();
+    let (log, report) = kill(&disk, log);
+    assert!(!report.clean);
+    assert_eq!(epochs(&log), [(2, 0)]);
+}
+
 fn produce(log: &mut SimLog, sequences: std::ops::Range<i32>) {
     for sequence in sequences {
         let batch = RecordBatchBuilder::new()
