@@ -19,10 +19,13 @@ use super::Target;
 const RESEND_AFTER: u64 = 100_000;
 /// µs after which a batch is given up (delivery.timeout.ms).
 const DELIVERY_TIMEOUT: u64 = 30_000_000;
+/// Batches from the oldest unanswered one on, answered or not: leaders know no more of an idempotent producer (R57).
+const WINDOW: u64 = 5;
 
 #[derive(Debug)]
 struct Pending {
     batch: Bytes,
+    number: u64,
     serials: Vec<u64>,
     call: Option<Call>,
     sent: u32,
@@ -37,6 +40,8 @@ pub(super) struct Producer {
     producer_id: Option<i64>,
     sequence: i32,
     serial: u64,
+    /// Batches so far.
+    made: u64,
     queue: VecDeque<Pending>,
     /// The oldest record of this producer id that was acknowledged: from it on the partition must know the sequence.
     known_from: Option<u64>,
@@ -53,6 +58,7 @@ impl Producer {
             producer_id: None,
             sequence: 0,
             serial,
+            made: 0,
             queue: VecDeque::new(),
             known_from: None,
             resending: false,
@@ -85,6 +91,9 @@ impl Producer {
         if self.resending || self.queue.len() >= self.draw.in_flight {
             return;
         }
+        if self.draw.idempotent && self.queue.front().is_some_and(|oldest| self.made - oldest.number >= WINDOW) {
+            return;
+        }
         if (self.target.leader.is_none() || core.rng.chance(50)) && self.target.refresh(core) {
             self.forget(core);
         }
@@ -113,7 +122,10 @@ impl Producer {
         let batch: RecordBatch = builder.build();
         let content = Content { serials: serials.clone(), producer: self.producer_id.unwrap_or(-1) };
         core.book.contents.insert(batch.header().crc, content);
-        self.queue.push_back(Pending { batch: batch.into_bytes(), serials, call: None, sent: 0, born: core.now });
+        let number = self.made;
+        self.made += 1;
+        let pending = Pending { batch: batch.into_bytes(), number, serials, call: None, sent: 0, born: core.now };
+        self.queue.push_back(pending);
         let newest = self.queue.len() - 1;
         self.send(core, newest);
         if self.draw.acks == 0 {
