@@ -287,6 +287,7 @@ fn an_epoch_without_records_that_a_clean_stop_left_does_not_come_back() {
     // Another leader of epoch 2 had written on.
     append(&mut log, 8, 2);
     sync(&mut log);
+    log.dir().checkpoint_recovery_points().unwrap();
     let (log, report) = kill(&disk, log);
     assert!(!report.clean);
     assert_eq!(epochs(&log), [(2, 0)]);
