@@ -155,8 +155,8 @@ impl Default for LogConfig {
 /// Limits of the Kafka listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// `num.network.threads`: workers of the data plane (D37). At least 1. Default: one for two cores, at most 4; one
-    /// carries about 1 GB/s, and more of them than there is work for only wake each other.
+    /// `num.network.threads`: workers of the data plane (D37). At least 1. Default: one for two cores, at most 4;
+    /// more of them than there is work for only wake each other.
     pub workers: usize,
     /// `socket.request.max.bytes`: of a Produce; everything else may have 1 MiB (R55).
     pub request_bytes_max: usize,

@@ -74,9 +74,6 @@ pub struct Log<D: Disk> {
     truncations_now: Arc<AtomicU64>,
     /// The truncation that has reached the disk.
     truncations_synced: u64,
-    /// The active file was cut, and the disk may not know: what is appended goes to a new one, or stale batches behind it
-    /// could come back (D25).
-    cut_unsynced: bool,
     /// The files that were cut, to be synced whatever lies in them now.
     cut_files: Vec<Arc<D::File>>,
 

@@ -1,6 +1,7 @@
 //! Appending: one vectored write per leader's batch, one per run of a follower's; nothing copied, nothing allocated.
 
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use highwater_wire::batch::{BatchError, BatchHeader, BatchIter, HEADER_BYTES, RecordBatch, STAMP_BYTES};
@@ -37,7 +38,7 @@ impl<D: Disk> Log<D> {
         let log_append_time = self.settings.log_append_time.then_some(now);
         header.max_timestamp = log_append_time.map_or(header.max_timestamp, |now| now.0);
         let next = NextBatch { bytes: batch.len(), timestamp: Timestamp(header.max_timestamp), last };
-        if self.cut_unsynced || self.last_segment().is_due(&self.settings, (0, None), next, now) {
+        if self.is_cut_unsynced() || self.last_segment().is_due(&self.settings, (0, None), next, now) {
             self.roll(now)?;
         }
         let stamp = batch.stamped_head(base, epoch);
@@ -91,9 +92,9 @@ impl<D: Disk> Log<D> {
             };
             let next = NextBatch { bytes: batch.len(), timestamp: batch.max_timestamp(), last: batch.last_offset() };
             let pending = ((taken.accepted - taken.written) as u32, taken.first);
-            if self.cut_unsynced || self.last_segment().is_due(&self.settings, pending, next, now) {
+            if self.is_cut_unsynced() || self.last_segment().is_due(&self.settings, pending, next, now) {
                 self.write_run(&records, &mut taken)?;
-                if self.cut_unsynced || self.last_segment().is_due(&self.settings, (0, None), next, now) {
+                if self.is_cut_unsynced() || self.last_segment().is_due(&self.settings, (0, None), next, now) {
                     self.roll(now)?;
                 }
             }
@@ -187,6 +188,12 @@ impl<D: Disk> Log<D> {
         }
     }
 
+    /// The active file was cut, and the disk may not know: what is appended goes to a new one, or stale batches behind it
+    /// could come back (D25).
+    fn is_cut_unsynced(&self) -> bool {
+        self.cut_files.iter().any(|file| Arc::ptr_eq(file, &self.last_segment().file))
+    }
+
     /// Starts a new segment at the end (R269). The old one is closed; syncing it is due.
     pub(super) fn roll(&mut self, now: Timestamp) -> io::Result<()> {
         let base = self.end;
@@ -206,7 +213,6 @@ impl<D: Disk> Log<D> {
         self.snapshots.insert(base);
         self.segments.push(Segment::empty(base, file, log_position, now));
         self.names_version += 1;
-        self.cut_unsynced = false;
         Ok(())
     }
 

@@ -91,7 +91,6 @@ impl<D: Disk> Log<D> {
             return Ok(false);
         }
         self.truncations_synced = self.truncations;
-        self.cut_unsynced = false;
         self.cut_files.clear();
         self.unwritten_indexes.retain(|index| !done.indexes.contains(&index.base));
         self.unwritten_snapshots.retain(|(offset, _)| !done.snapshots.contains(offset));

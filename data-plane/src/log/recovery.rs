@@ -168,7 +168,6 @@ fn assemble<D: Disk>(
         truncations: 0,
         truncations_now: Arc::new(AtomicU64::new(0)),
         truncations_synced: 0,
-        cut_unsynced: false,
         cut_files: Vec::new(),
         names_version: 1,
         names_synced: synced,

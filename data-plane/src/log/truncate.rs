@@ -72,7 +72,6 @@ impl<D: Disk> Log<D> {
         }
         if cut_at > 0 {
             segment.file.set_len(u64::from(cut_at))?;
-            self.cut_unsynced = true;
             self.cut_files.push(Arc::clone(&segment.file));
         } else {
             // Another file under the same name has nothing of the old one in it, whatever reaches the disk.
@@ -81,7 +80,6 @@ impl<D: Disk> Log<D> {
             segment.file = Arc::new(disk.create(&path)?);
             segment.first_timestamp = None;
             self.names_version += 1;
-            self.cut_unsynced = false;
         }
         segment.size = cut_at;
         index.truncate(cut_at, base, end);
@@ -113,7 +111,6 @@ impl<D: Disk> Log<D> {
         self.names_version += 1;
         self.segments.push(Segment::empty(start, file, 0, created));
         self.unwritten_indexes.clear();
-        self.cut_unsynced = false;
         (self.start, self.end) = (start, start);
         self.flushed_end = self.flushed_end.min(start);
         self.recent.clear(start);
