@@ -11,18 +11,28 @@ use crate::replica::message::Isolation;
 use crate::server::answers::{AnswerBytes, Answers, Place};
 use crate::server::connection::Waiting;
 
+pub mod alter_configs;
 pub mod api_versions;
 pub mod context;
+pub mod create_partitions;
 pub mod create_topics;
+pub mod delete_records;
 pub mod delete_topics;
 pub mod describe_cluster;
+pub mod describe_configs;
+pub mod describe_log_dirs;
+pub mod describe_quorum;
+pub mod describe_topic_partitions;
+pub mod elect_leaders;
 pub mod fetch;
 pub mod find_coordinator;
+pub mod incremental_alter_configs;
 pub mod init_producer_id;
 pub mod list_offsets;
 pub mod metadata;
 pub mod offset_for_leader_epoch;
 pub mod produce;
+pub mod unregister_broker;
 
 use context::{Caller, Context};
 
@@ -192,6 +202,66 @@ impl Session {
                 let context = context.clone();
                 Handled::Later(Box::pin(async move {
                     respond.send(&delete_topics::handle(&context, version, &request).await.into());
+                }))
+            }
+            Request::DeleteRecords(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&delete_records::handle(&context, &caller, version, request).await.into());
+                }))
+            }
+            Request::DescribeConfigs(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&describe_configs::handle(&context, &caller, version, request).await.into());
+                }))
+            }
+            Request::AlterConfigs(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&alter_configs::handle(&context, &caller, version, request).await.into());
+                }))
+            }
+            Request::DescribeLogDirs(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&describe_log_dirs::handle(&context, &caller, version, request).await.into());
+                }))
+            }
+            Request::CreatePartitions(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&create_partitions::handle(&context, &caller, version, request).await.into());
+                }))
+            }
+            Request::ElectLeaders(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&elect_leaders::handle(&context, &caller, version, request).await.into());
+                }))
+            }
+            Request::IncrementalAlterConfigs(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&incremental_alter_configs::handle(&context, &caller, version, request).await.into());
+                }))
+            }
+            Request::DescribeQuorum(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&describe_quorum::handle(&context, &caller, version, request).await.into());
+                }))
+            }
+            Request::UnregisterBroker(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&unregister_broker::handle(&context, &caller, version, request).await.into());
+                }))
+            }
+            Request::DescribeTopicPartitions(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&describe_topic_partitions::handle(&context, &caller, version, request).await.into());
                 }))
             }
         }

@@ -19,13 +19,18 @@ use highwater_wire::messages::offset_for_leader_epoch_response::EpochEndOffset;
 use highwater_wire::messages::produce_response::PartitionProduceResponse;
 use highwater_wire::produce::{ProducePartition, ProduceRequest, ProduceTopic};
 use highwater_wire::request::{
-    ApiVersionsRequest, CreateTopicsRequest, DeleteTopicsRequest, DescribeClusterRequest, FetchRequest,
-    FindCoordinatorRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest, OffsetForLeaderEpochRequest,
+    AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest,
+    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest, DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest, ElectLeadersRequest, FetchRequest, FindCoordinatorRequest,
+    IncrementalAlterConfigsRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
+    OffsetForLeaderEpochRequest, UnregisterBrokerRequest,
 };
 use highwater_wire::response::{
-    ApiVersionsResponse, CreateTopicsResponse, DeleteTopicsResponse, DescribeClusterResponse, FindCoordinatorResponse,
-    InitProducerIdResponse, ListOffsetsResponse, MetadataResponse, OffsetForLeaderEpochResponse, ProduceResponse,
-    response_limits,
+    AlterConfigsResponse, ApiVersionsResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteRecordsResponse,
+    DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse, DescribeLogDirsResponse,
+    DescribeQuorumResponse, DescribeTopicPartitionsResponse, ElectLeadersResponse, FindCoordinatorResponse,
+    IncrementalAlterConfigsResponse, InitProducerIdResponse, ListOffsetsResponse, MetadataResponse,
+    OffsetForLeaderEpochResponse, ProduceResponse, UnregisterBrokerResponse, response_limits,
 };
 use highwater_wire::{
     FetchResponse, FetchedPartition, Offset, ProducerEpoch, ProducerId, Record, RecordBatchBuilder, Request, Response,
@@ -77,6 +82,16 @@ questions! {
     InitProducerId: InitProducerIdRequest => InitProducerIdResponse,
     OffsetForLeaderEpoch: OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse,
     DescribeCluster: DescribeClusterRequest => DescribeClusterResponse,
+    DeleteRecords: DeleteRecordsRequest => DeleteRecordsResponse,
+    DescribeConfigs: DescribeConfigsRequest => DescribeConfigsResponse,
+    AlterConfigs: AlterConfigsRequest => AlterConfigsResponse,
+    DescribeLogDirs: DescribeLogDirsRequest => DescribeLogDirsResponse,
+    CreatePartitions: CreatePartitionsRequest => CreatePartitionsResponse,
+    ElectLeaders: ElectLeadersRequest => ElectLeadersResponse,
+    IncrementalAlterConfigs: IncrementalAlterConfigsRequest => IncrementalAlterConfigsResponse,
+    DescribeQuorum: DescribeQuorumRequest => DescribeQuorumResponse,
+    UnregisterBroker: UnregisterBrokerRequest => UnregisterBrokerResponse,
+    DescribeTopicPartitions: DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse,
 }
 
 /// One connection to one broker.

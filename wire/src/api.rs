@@ -74,9 +74,19 @@ apis! {
     ApiVersions = 18, 0..=4, flexible 3;
     CreateTopics = 19, 2..=7, flexible 5;
     DeleteTopics = 20, 1..=6, flexible 4;
+    DeleteRecords = 21, 0..=2, flexible 2;
     InitProducerId = 22, 0..=5, flexible 2;
     OffsetForLeaderEpoch = 23, 2..=4, flexible 4;
+    DescribeConfigs = 32, 1..=4, flexible 4;
+    AlterConfigs = 33, 0..=2, flexible 2;
+    DescribeLogDirs = 35, 1..=4, flexible 2;
+    CreatePartitions = 37, 0..=3, flexible 2;
+    ElectLeaders = 43, 0..=2, flexible 2;
+    IncrementalAlterConfigs = 44, 0..=1, flexible 1;
+    DescribeQuorum = 55, 0..=2, flexible 0;
     DescribeCluster = 60, 0..=2, flexible 0;
+    UnregisterBroker = 64, 0..=0, flexible 0;
+    DescribeTopicPartitions = 75, 0..=0, flexible 0;
 }
 
 impl ApiKey {
@@ -95,7 +105,17 @@ impl ApiKey {
             | Self::DeleteTopics
             | Self::InitProducerId
             | Self::OffsetForLeaderEpoch
-            | Self::DescribeCluster => served,
+            | Self::DescribeCluster
+            | Self::DeleteRecords
+            | Self::DescribeConfigs
+            | Self::AlterConfigs
+            | Self::DescribeLogDirs
+            | Self::CreatePartitions
+            | Self::ElectLeaders
+            | Self::IncrementalAlterConfigs
+            | Self::DescribeQuorum
+            | Self::UnregisterBroker
+            | Self::DescribeTopicPartitions => served,
         }
     }
 

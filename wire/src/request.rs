@@ -4,8 +4,11 @@ use bytes::Bytes;
 use kafka_wire_core::{ApiVersion, DecodeError, DecodeLimits, Decoder, EncodeError, Encoder, KafkaDecode, KafkaEncode};
 
 pub use kafka_wire::{
-    ApiVersionsRequest, CreateTopicsRequest, DeleteTopicsRequest, DescribeClusterRequest, FetchRequest,
-    FindCoordinatorRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest, OffsetForLeaderEpochRequest,
+    AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest,
+    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest, DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest, ElectLeadersRequest, FetchRequest, FindCoordinatorRequest,
+    IncrementalAlterConfigsRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
+    OffsetForLeaderEpochRequest, UnregisterBrokerRequest,
 };
 pub use kafka_wire_core::StrBytes;
 
@@ -79,6 +82,16 @@ requests! {
     InitProducerId(InitProducerIdRequest),
     OffsetForLeaderEpoch(OffsetForLeaderEpochRequest),
     DescribeCluster(DescribeClusterRequest),
+    DeleteRecords(DeleteRecordsRequest),
+    DescribeConfigs(DescribeConfigsRequest),
+    AlterConfigs(AlterConfigsRequest),
+    DescribeLogDirs(DescribeLogDirsRequest),
+    CreatePartitions(CreatePartitionsRequest),
+    ElectLeaders(ElectLeadersRequest),
+    IncrementalAlterConfigs(IncrementalAlterConfigsRequest),
+    DescribeQuorum(DescribeQuorumRequest),
+    UnregisterBroker(UnregisterBrokerRequest),
+    DescribeTopicPartitions(DescribeTopicPartitionsRequest),
 }
 
 impl From<ProduceRequest> for Request {

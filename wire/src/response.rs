@@ -4,8 +4,11 @@ use bytes::Bytes;
 use kafka_wire_core::{ApiVersion, DecodeError, DecodeLimits, Decoder, EncodeError, Encoder, KafkaDecode, KafkaEncode};
 
 pub use kafka_wire::{
-    ApiVersionsResponse, CreateTopicsResponse, DeleteTopicsResponse, DescribeClusterResponse, FindCoordinatorResponse,
-    InitProducerIdResponse, ListOffsetsResponse, MetadataResponse, OffsetForLeaderEpochResponse, ProduceResponse,
+    AlterConfigsResponse, ApiVersionsResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteRecordsResponse,
+    DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse, DescribeLogDirsResponse,
+    DescribeQuorumResponse, DescribeTopicPartitionsResponse, ElectLeadersResponse, FindCoordinatorResponse,
+    IncrementalAlterConfigsResponse, InitProducerIdResponse, ListOffsetsResponse, MetadataResponse,
+    OffsetForLeaderEpochResponse, ProduceResponse, UnregisterBrokerResponse,
 };
 
 use crate::api::ApiKey;
@@ -69,6 +72,16 @@ responses! {
     InitProducerId(InitProducerIdResponse),
     OffsetForLeaderEpoch(OffsetForLeaderEpochResponse),
     DescribeCluster(DescribeClusterResponse),
+    DeleteRecords(DeleteRecordsResponse),
+    DescribeConfigs(DescribeConfigsResponse),
+    AlterConfigs(AlterConfigsResponse),
+    DescribeLogDirs(DescribeLogDirsResponse),
+    CreatePartitions(CreatePartitionsResponse),
+    ElectLeaders(ElectLeadersResponse),
+    IncrementalAlterConfigs(IncrementalAlterConfigsResponse),
+    DescribeQuorum(DescribeQuorumResponse),
+    UnregisterBroker(UnregisterBrokerResponse),
+    DescribeTopicPartitions(DescribeTopicPartitionsResponse),
 }
 
 impl From<FetchResponse> for Response {

@@ -131,6 +131,16 @@ fn kafka_protocol_reads_and_writes_the_same_bytes() {
             ApiKey::InitProducerId => both!(InitProducerIdRequest, InitProducerIdResponse),
             ApiKey::OffsetForLeaderEpoch => both!(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
             ApiKey::DescribeCluster => both!(DescribeClusterRequest, DescribeClusterResponse),
+            ApiKey::DeleteRecords => both!(DeleteRecordsRequest, DeleteRecordsResponse),
+            ApiKey::DescribeConfigs => both!(DescribeConfigsRequest, DescribeConfigsResponse),
+            ApiKey::AlterConfigs => both!(AlterConfigsRequest, AlterConfigsResponse),
+            ApiKey::DescribeLogDirs => both!(DescribeLogDirsRequest, DescribeLogDirsResponse),
+            ApiKey::CreatePartitions => both!(CreatePartitionsRequest, CreatePartitionsResponse),
+            ApiKey::ElectLeaders => both!(ElectLeadersRequest, ElectLeadersResponse),
+            ApiKey::IncrementalAlterConfigs => both!(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+            ApiKey::DescribeQuorum => both!(DescribeQuorumRequest, DescribeQuorumResponse),
+            ApiKey::UnregisterBroker => both!(UnregisterBrokerRequest, UnregisterBrokerResponse),
+            ApiKey::DescribeTopicPartitions => both!(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
         };
         assert_eq!(request_again, request, "{what} request");
         assert_eq!(answer_again, answer, "{what} answer");

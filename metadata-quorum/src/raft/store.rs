@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 /// The format of the store that this build writes; a newer one is refused (D28).
-pub(crate) const STORE_FORMAT: u32 = 1;
+pub(crate) const STORE_FORMAT: u32 = 2;
 /// Pages up to a quarter of a segment stay in the log instead of becoming blob files, which sled never syncs.
 const SEGMENT_BYTES: usize = 8 << 20;
 /// sled's memory follows the database, which is small; this only bounds its cache.
