@@ -12,7 +12,7 @@ use crate::controller::{Answer, Command, KnownWatermark};
 use crate::duty;
 use crate::error::QuorumError;
 use crate::image::{BrokerState, ImageVersion, MetadataImage};
-use crate::planner::plan_topic;
+use crate::planner::{plan_growth, plan_topic};
 use crate::raft::{Node, ProposeRequest, VoterRequest, wall_clock};
 use crate::status::{QuorumMember, QuorumStatus};
 
@@ -40,6 +40,18 @@ pub struct CreatedTopic {
     pub replication_factor: i16,
     /// A remark for the caller, such as "replication factor capped at 1: one broker is present".
     pub note: Option<String>,
+}
+
+/// More partitions for a topic, as asked for by a client, before placement (R186, D18).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct PartitionsSpec {
+    pub topic: String,
+    /// How many partitions the topic is to have in all.
+    pub partitions: i32,
+    /// Explicit replicas of the new partitions, in order, preferred leader first; `None`: they are placed.
+    pub assignments: Option<Vec<Vec<BrokerId>>>,
+    /// Check all, change nothing.
+    pub validate_only: bool,
 }
 
 /// What a broker says of itself every `broker.heartbeat.interval.ms` and when something changed (R170, D11).
@@ -135,6 +147,15 @@ impl QuorumClient {
     /// As [`Self::propose`]. After `TimedOut` the topic may exist.
     pub async fn create_topic(&self, spec: TopicSpec, timeout: Duration) -> Result<CreatedTopic, QuorumError> {
         self.run(move |node| async move { create_topic(&node, &spec, timeout).await }).await
+    }
+
+    /// Places and adds partitions to a topic: the one door for HTTP and Kafka (D18). A large growth becomes visible in
+    /// steps; to repeat it after a failure is harmless and goes on from what is there. Returns the topic's id.
+    ///
+    /// # Errors
+    /// As [`Self::propose`]. After `TimedOut` some or all of the partitions may exist.
+    pub async fn add_partitions(&self, spec: PartitionsSpec, timeout: Duration) -> Result<TopicId, QuorumError> {
+        self.run(move |node| async move { add_partitions(&node, &spec, timeout).await }).await
     }
 
     /// Deletes a topic by id.
@@ -261,7 +282,8 @@ fn may_be_repeated(command: &Command) -> bool {
         | Command::FenceBrokers { .. }
         | Command::ShutDownBroker { .. }
         | Command::AllocateProducerIds { .. }
-        | Command::SetFeatureLevel { .. } => true,
+        | Command::SetFeatureLevel { .. }
+        | Command::AddPartitions(_) => true,
         Command::UnregisterBroker { .. }
         | Command::CreateTopic(_)
         | Command::DeleteTopic { .. }
@@ -306,6 +328,20 @@ async fn create_topic(node: &Arc<Node>, spec: &TopicSpec, timeout: Duration) -> 
         }
     }
     Ok(created(id))
+}
+
+/// See [`QuorumClient::add_partitions`].
+async fn add_partitions(node: &Arc<Node>, spec: &PartitionsSpec, timeout: Duration) -> Result<TopicId, QuorumError> {
+    let begun = Instant::now();
+    let left = || timeout.saturating_sub(begun.elapsed());
+    let image = linearizable(node, left()).await?;
+    let plan = plan_growth(&image, spec, rand::random(), wall_clock())?;
+    if !spec.validate_only {
+        for part in plan.parts {
+            propose(node, Command::AddPartitions(part), left()).await?;
+        }
+    }
+    Ok(plan.topic)
 }
 
 /// See [`QuorumClient::linearizable`].

@@ -19,6 +19,7 @@ mod transition;
 pub use command::*;
 pub use election::next_leader;
 pub use refusal::Refusal;
+pub(crate) use topics::replication_factor;
 pub use topics::{TOPIC_NAME_LENGTH_MAX, check_topic_name};
 
 use crate::image::{Change, MetadataImage};
@@ -63,6 +64,7 @@ pub fn decide(image: &MetadataImage, index: u64, rules: u16, command: &Command) 
         Command::UnregisterBroker { broker, .. } => brokers::unregister(draft_ref, *broker),
         Command::CreateTopic(creation) => topics::create(draft_ref, creation),
         Command::DeleteTopic { id, .. } => topics::delete(draft_ref, *id),
+        Command::AddPartitions(growth) => topics::grow(draft_ref, growth),
         Command::AlterPartition(request) => isr::alter(draft_ref, request),
         Command::ElectLeaders { kind, partitions, .. } => election::elect_leaders(draft_ref, *kind, partitions),
         Command::AllocateProducerIds { broker, epoch, count } => {
@@ -84,6 +86,7 @@ fn time_of(command: &Command) -> Timestamp {
         | Command::ElectLeaders { time, .. } => *time,
         Command::RegisterBroker(registration) => registration.time,
         Command::CreateTopic(creation) => creation.time,
+        Command::AddPartitions(growth) => growth.time,
         Command::AlterPartition(request) => request.time,
         Command::AllocateProducerIds { .. } | Command::SetFeatureLevel { .. } => Timestamp::NONE,
     }

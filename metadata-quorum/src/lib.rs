@@ -13,7 +13,7 @@ pub mod planner;
 mod raft;
 pub mod status;
 
-pub use client::{CreatedTopic, Heartbeat, HeartbeatAnswer, QuorumClient, TopicSpec};
+pub use client::{CreatedTopic, Heartbeat, HeartbeatAnswer, PartitionsSpec, QuorumClient, TopicSpec};
 pub use config::{ControllerListener, QuorumConfig, QuorumLimits, TopicDefaults};
 pub use controller::{Answer, Command, Decision, Refusal, decide};
 pub use error::{QuorumError, StartError};

@@ -2,11 +2,13 @@
 //! rules then check. Pure all the same: time and seed are arguments.
 
 pub mod balance;
+pub mod growth_plan;
 pub mod liveness;
 pub mod placement;
 pub mod topic_plan;
 
 pub use balance::{PREFERRED_ELECTIONS_MAX, away_from_home};
+pub use growth_plan::{GrowthPlan, plan_growth};
 pub use liveness::{Liveness, ProofRefusal};
 pub use placement::place;
 pub use topic_plan::{TopicPlan, plan_topic};

@@ -69,6 +69,8 @@ pub enum Command {
     SetFeatureLevel {
         level: u16,
     },
+    /// More partitions for a topic, from rule version 3 on.
+    AddPartitions(AddPartitions),
 }
 
 /// R166, R169. `previous_epoch`: of the registration that `proof` speaks of.
@@ -140,6 +142,19 @@ pub struct CreateTopic {
     /// The last part.
     pub complete: bool,
     /// The assignment was given by hand: its faults are 39, and only a part of the replicas need be active (R183).
+    pub manual: bool,
+    pub time: Timestamp,
+}
+
+/// Partitions added to a topic (R186), or one part of many: each part is visible at once (D17).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddPartitions {
+    pub topic: TopicId,
+    /// Number of the first new partition. The fence: it is the number of partitions the proposer saw.
+    pub first_partition: i32,
+    /// Replicas of each new partition, preferred leader first; as many as the topic's partitions have.
+    pub assignments: Vec<Vec<BrokerId>>,
+    /// As in [`CreateTopic`].
     pub manual: bool,
     pub time: Timestamp,
 }

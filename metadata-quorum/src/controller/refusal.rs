@@ -58,6 +58,8 @@ pub enum Refusal {
     ElectionNotNeeded,
     #[error("the cluster speaks feature level {level}, which does not know this command")]
     UnsupportedFeature { level: u16 },
+    #[error("topic {0:?} is unknown")]
+    UnknownTopic(String),
 }
 
 impl From<&Refusal> for ErrorCode {
@@ -78,7 +80,7 @@ impl From<&Refusal> for ErrorCode {
             Refusal::InvalidConfig(_) => Self::InvalidConfig,
             Refusal::InvalidRequest(_) => Self::InvalidRequest,
             Refusal::UnknownTopicId(_) => Self::UnknownTopicId,
-            Refusal::UnknownPartition(_) => Self::UnknownTopicOrPartition,
+            Refusal::UnknownPartition(_) | Refusal::UnknownTopic(_) => Self::UnknownTopicOrPartition,
             Refusal::ControllerBehind { .. } => Self::NotController,
             Refusal::FencedLeaderEpoch { .. } => Self::FencedLeaderEpoch,
             Refusal::StalePartitionEpoch { .. } => Self::InvalidUpdateVersion,

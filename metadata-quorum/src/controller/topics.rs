@@ -1,4 +1,4 @@
-//! Topics: created, in one part or several (R179–R184, D17), and deleted (R185).
+//! Topics: created, in one part or several (R179–R184, D17), given more partitions (R186), and deleted (R185).
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use highwater_wire::{BrokerId, DirectoryId, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition};
 
 use super::draft::Draft;
-use crate::controller::{Answer, CreateTopic, Refusal};
+use crate::controller::{AddPartitions, Answer, CreateTopic, Refusal};
 use crate::image::{Change, ChangeKind, LeaderReason, LeaderRecovery, MetadataImage, PartitionState, TopicConfig};
 
 /// Longest topic name, in bytes.
@@ -80,14 +80,52 @@ pub(super) fn create(draft: &mut Draft, part: &CreateTopic) -> Result<Answer, Re
     draft.push(Change::Topic { id: part.id, name, created: part.time, config: Arc::new(config) });
     let all = staged.iter().chain([part]).flat_map(|part| &part.assignments);
     for (number, replicas) in (0i32..).zip(all) {
-        let state = new_partition(draft, replicas);
-        let kinds = match state.leader {
-            Some(_) => vec![ChangeKind::Leader { before: None, reason: LeaderReason::Created }],
-            None => Vec::new(),
-        };
-        draft.partition(TopicPartition::new(part.id, number), state, None, kinds);
+        add_partition(draft, TopicPartition::new(part.id, number), replicas);
     }
     Ok(Answer::TopicCreated { id: part.id })
+}
+
+/// R186: more partitions; those that exist are not touched. A repeated command changes nothing.
+pub(super) fn grow(draft: &mut Draft, growth: &AddPartitions) -> Result<Answer, Refusal> {
+    let image = draft.image;
+    if draft.rules < 3 {
+        return Err(Refusal::UnsupportedFeature { level: image.feature_level });
+    }
+    let topic = image.topics.get(&growth.topic).ok_or(Refusal::UnknownTopicId(growth.topic))?;
+    let present = topic.partitions.len();
+    let first = usize::try_from(growth.first_partition).unwrap_or(usize::MAX);
+    if first != present || growth.assignments.is_empty() {
+        let there = topic.partitions.get(first..first.saturating_add(growth.assignments.len())).unwrap_or_default();
+        if !there.is_empty() && there.iter().map(|state| &state.replicas).eq(&growth.assignments) {
+            return Ok(Answer::Done);
+        }
+        let (name, count) = (&topic.name, growth.assignments.len());
+        let why = format!(
+            "topic {name:?} has {present} partitions, not the {} that {count} more were to follow; look again",
+            growth.first_partition
+        );
+        return Err(Refusal::InvalidPartitions(why));
+    }
+    let factor = replication_factor(&topic.partitions[0]);
+    check_assignments(image, growth.first_partition, factor, &growth.assignments, growth.manual)?;
+    for (number, replicas) in (growth.first_partition..).zip(&growth.assignments) {
+        add_partition(draft, TopicPartition::new(growth.topic, number), replicas);
+    }
+    Ok(Answer::Done)
+}
+
+/// How many replicas a partition has, once those that are leaving have left.
+pub(crate) fn replication_factor(state: &PartitionState) -> usize {
+    state.replicas.len() - state.removing.len()
+}
+
+fn add_partition(draft: &mut Draft, at: TopicPartition, replicas: &[BrokerId]) {
+    let state = new_partition(draft, replicas);
+    let kinds = match state.leader {
+        Some(_) => vec![ChangeKind::Leader { before: None, reason: LeaderReason::Created }],
+        None => Vec::new(),
+    };
+    draft.partition(at, state, None, kinds);
 }
 
 fn exists(name: &str) -> Refusal {
@@ -136,12 +174,23 @@ fn check_part(image: &MetadataImage, staged: &[CreateTopic], part: &CreateTopic)
     if part.assignments.is_empty() {
         return Err(Refusal::InvalidPartitions(format!("topic {:?} would have no partition", part.name)));
     }
+    let factor = staged.first().unwrap_or(part).assignments[0].len();
+    check_assignments(image, part.first_partition, factor, &part.assignments, part.manual)
+}
+
+/// Can the partitions from `first` on lie where they are assigned?
+fn check_assignments(
+    image: &MetadataImage,
+    first: i32,
+    factor: usize,
+    assignments: &[Vec<BrokerId>],
+    manual: bool,
+) -> Result<(), Refusal> {
     let refuse = |why| {
-        let refusal = if part.manual { Refusal::InvalidAssignment } else { Refusal::InvalidReplicationFactor };
+        let refusal = if manual { Refusal::InvalidAssignment } else { Refusal::InvalidReplicationFactor };
         Err(refusal(why))
     };
-    let factor = staged.first().unwrap_or(part).assignments[0].len();
-    for (number, replicas) in (part.first_partition..).zip(&part.assignments) {
+    for (number, replicas) in (first..).zip(assignments) {
         if replicas.is_empty() {
             return refuse(format!("partition {number} has no replica"));
         }

@@ -1,6 +1,7 @@
-//! Which brokers hold the replicas of a new topic: striped over all, spread over racks (R182).
+//! Which brokers hold the replicas of new partitions: striped over all, spread over racks (R182).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use highwater_wire::BrokerId;
 use rand::rngs::SmallRng;
@@ -8,7 +9,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
 use crate::controller::Refusal;
-use crate::image::{BrokerState, MetadataImage};
+use crate::image::{BrokerState, MetadataImage, PartitionState};
 
 /// A broker that may hold replicas.
 struct Place<'i> {
@@ -18,8 +19,9 @@ struct Place<'i> {
 
 /// Replicas of `partitions` new partitions, `factor` each, preferred leader first.
 ///
-/// Preferred leaders go round all active brokers from a random start, so that their numbers differ by one at most. The
-/// other replicas follow in the same order with a gap that grows with each round, so that the partitions of a broker
+/// Preferred leaders go round all active brokers from a random start, so that their numbers differ by one at most;
+/// `beside` are the partitions that the topic has already, and the round goes on with the brokers that lead fewest of
+/// them (R186). The other replicas follow in the same order with a gap that grows with each round, so that the partitions of a broker
 /// that dies spread over all others. Every replica lies in the rack that holds fewest of the partition's so far; fenced
 /// brokers come last within a rack and never first of a partition; brokers that shut down get nothing. No rack counts
 /// as one rack.
@@ -28,12 +30,13 @@ struct Place<'i> {
 /// [`Refusal::InvalidReplicationFactor`]: fewer usable brokers than `factor`, or none active.
 pub fn place(
     image: &MetadataImage,
+    beside: &[Arc<PartitionState>],
     partitions: usize,
     factor: usize,
     seed: u64,
 ) -> Result<Vec<Vec<BrokerId>>, Refusal> {
     let in_state = |state| image.brokers.values().filter(move |broker| broker.state == state);
-    let as_place = |broker: &'_ std::sync::Arc<crate::image::BrokerRegistration>| broker.id;
+    let as_place = |broker: &'_ Arc<crate::image::BrokerRegistration>| broker.id;
     let rack_of = |id: &BrokerId| image.broker(*id).and_then(|broker| broker.rack.as_deref());
     let active: Vec<_> = in_state(BrokerState::Active).map(as_place).collect();
     let fenced: Vec<_> = in_state(BrokerState::Fenced).map(as_place).collect();
@@ -51,8 +54,12 @@ pub fn place(
     let fenced = interleave(fenced.iter().map(|id| Place { id: *id, rack: rack_of(id) }), &mut rng);
     let start = rng.random_range(0..active.len());
     let first_gap = rng.random_range(0..active.len());
+    let led_by = |place: &Place| beside.iter().filter(|state| state.replicas.first() == Some(&place.id)).count();
+    let mut leads: Vec<_> = active.iter().map(led_by).collect();
     let plan = (0..partitions).map(|number| {
-        let leader = (start + number) % active.len();
+        let turn = (0..active.len()).map(|n| (start + number + n) % active.len());
+        let leader = turn.min_by_key(|broker| leads[*broker]).expect("there is an active broker");
+        leads[leader] += 1;
         let gap = first_gap + number / active.len();
         one_partition(&active, &fenced, leader, gap, factor)
     });
@@ -123,7 +130,7 @@ mod tests {
     fn leaders_and_replicas_are_spread_evenly() {
         for seed in 0..20 {
             let image = cluster(&[(1, None), (2, None), (3, None), (4, None), (5, None)]);
-            let plan = place(&image, 100, 3, seed).unwrap();
+            let plan = place(&image, &[], 100, 3, seed).unwrap();
             assert!(plan.iter().all(|r| r.len() == 3 && r[0] != r[1] && r[1] != r[2] && r[0] != r[2]));
             assert_eq!(spread(&counts(&plan, |r| vec![r[0]])), 0);
             assert!(spread(&counts(&plan, |r| r.to_vec())) <= 2, "{plan:?}");
@@ -138,7 +145,7 @@ mod tests {
         let image = cluster(&racks.map(|(id, rack)| (id, Some(rack))));
         let rack_of = |id: &BrokerId| racks[(id.0 - 1) as usize].1;
         for seed in 0..20 {
-            for replicas in place(&image, 60, 3, seed).unwrap() {
+            for replicas in place(&image, &[], 60, 3, seed).unwrap() {
                 let mut used: Vec<_> = replicas.iter().map(rack_of).collect();
                 used.sort_unstable();
                 assert_eq!(used, ["a", "b", "c"], "{replicas:?}");
@@ -151,11 +158,11 @@ mod tests {
         let mut image = cluster(&[(1, None), (2, None)]);
         image.apply(&Change::Broker(broker(3, BrokerState::Fenced).into()));
         image.apply(&Change::Broker(broker(4, BrokerState::ShuttingDown).into()));
-        for replicas in place(&image, 20, 3, 7).unwrap() {
+        for replicas in place(&image, &[], 20, 3, 7).unwrap() {
             assert_eq!(replicas[2], BrokerId(3));
         }
-        assert!(matches!(place(&image, 1, 4, 7), Err(Refusal::InvalidReplicationFactor(_))));
-        for replicas in place(&image, 20, 2, 7).unwrap() {
+        assert!(matches!(place(&image, &[], 1, 4, 7), Err(Refusal::InvalidReplicationFactor(_))));
+        for replicas in place(&image, &[], 20, 2, 7).unwrap() {
             assert!(!replicas.contains(&BrokerId(3)));
         }
     }
@@ -164,6 +171,6 @@ mod tests {
     fn nothing_is_placed_while_all_brokers_are_fenced() {
         let mut image = cluster(&[]);
         image.apply(&Change::Broker(broker(3, BrokerState::Fenced).into()));
-        assert!(matches!(place(&image, 1, 1, 0), Err(Refusal::InvalidReplicationFactor(_))));
+        assert!(matches!(place(&image, &[], 1, 1, 0), Err(Refusal::InvalidReplicationFactor(_))));
     }
 }

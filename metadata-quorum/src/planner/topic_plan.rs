@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use highwater_wire::{BrokerId, Timestamp, TopicId};
+use serde::Serialize;
 
 use super::place;
 use crate::client::TopicSpec;
@@ -14,6 +15,8 @@ use crate::image::{MetadataImage, TopicConfig};
 pub const PARTITIONS_MAX: usize = 100_000;
 /// Most partitions of one part (D17).
 const PART_PARTITIONS_MAX: usize = 2_000;
+/// One part of an assignment: the number of its first partition, and the replicas of each.
+type Part = (i32, Vec<Vec<BrokerId>>);
 /// Largest part as postcard writes it, well below the 64 KiB of an entry.
 const PART_BYTES_MAX: usize = 48 << 10;
 
@@ -51,7 +54,7 @@ pub fn plan_topic(
     let (assignments, manual, note) = if spec.assignments.is_empty() {
         let partitions = partition_count(spec.partitions.unwrap_or(defaults.partitions))?;
         let (factor, note) = replication_factor(image, spec, defaults)?;
-        (place(image, partitions, factor, seed)?, false, note)
+        (place(image, &[], partitions, factor, seed)?, false, note)
     } else {
         (manual_assignments(spec)?, true, None)
     };
@@ -139,29 +142,34 @@ fn configs(spec: &TopicSpec, defaults: &TopicDefaults, factor: usize) -> BTreeMa
 
 /// Cuts a creation into parts that fit an entry each.
 fn split(whole: &CreateTopic, assignments: Vec<Vec<BrokerId>>) -> Vec<CreateTopic> {
-    let size = |part: &CreateTopic| postcard::to_stdvec(part).map_or(0, |bytes| bytes.len());
+    let part = |(first_partition, assignments)| CreateTopic { first_partition, assignments, ..whole.clone() };
+    let mut parts: Vec<_> = cut(whole, 0, assignments).into_iter().map(part).collect();
+    if let Some(last) = parts.last_mut() {
+        last.complete = true;
+    }
+    parts
+}
+
+/// Cuts the assignments of the partitions from `first` on into parts that fit an entry each, together with the rest of
+/// their command, `empty`.
+pub(super) fn cut(empty: &impl Serialize, first: i32, assignments: Vec<Vec<BrokerId>>) -> Vec<Part> {
     // Numbers take up to five bytes, twice (first partition, length of the list).
-    let empty = size(whole) + 10;
-    let mut parts = Vec::<CreateTopic>::new();
+    let empty = postcard::to_stdvec(empty).map_or(0, |bytes| bytes.len()) + 10;
+    let mut parts = Vec::<Part>::new();
     let mut bytes = 0;
-    for (number, replicas) in (0i32..).zip(assignments) {
+    for (number, replicas) in (first..).zip(assignments) {
         let more = 1 + replicas.len() * 5;
-        let part = parts
-            .last_mut()
-            .filter(|part| part.assignments.len() < PART_PARTITIONS_MAX && bytes + more <= PART_BYTES_MAX);
-        match part {
-            Some(part) => {
+        let fits = |part: &&mut Part| part.1.len() < PART_PARTITIONS_MAX && bytes + more <= PART_BYTES_MAX;
+        match parts.last_mut().filter(fits) {
+            Some((_, part)) => {
                 bytes += more;
-                part.assignments.push(replicas);
+                part.push(replicas);
             }
             None => {
                 bytes = empty + more;
-                parts.push(CreateTopic { first_partition: number, assignments: vec![replicas], ..whole.clone() });
+                parts.push((number, vec![replicas]));
             }
         }
-    }
-    if let Some(last) = parts.last_mut() {
-        last.complete = true;
     }
     parts
 }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::log_store::LogStore;
 use super::state_machine::StateMachine;
-use super::store::{MetaStore, OpenError};
+use super::store::{MetaStore, OpenError, STORE_FORMAT};
 use super::types::TypeConfig;
 
 struct Builder;
@@ -55,8 +55,9 @@ fn another_node_and_a_newer_format_are_refused() {
     drop(again);
 
     let properties = directory.path().join("meta.properties");
-    let text = std::fs::read_to_string(&properties).unwrap().replace("version=1", "version=7");
+    let text = std::fs::read_to_string(&properties).unwrap().replace(&format!("version={STORE_FORMAT}"), "version=7");
     std::fs::write(&properties, text).unwrap();
     let refused = MetaStore::open(directory.path(), 1).unwrap_err();
-    assert!(refused.to_string().contains("format 7 is newer than 1"), "{refused}");
+    let newest = format!("format 7 is newer than {STORE_FORMAT}");
+    assert!(refused.to_string().contains(&newest), "{refused}");
 }

@@ -373,7 +373,7 @@ impl Quorum {
         }
         self.topics_made += 1;
         let seed = self.rng.next_u64();
-        let Ok(assignments) = place(&self.image, draw.partitions as usize, draw.replication_factor, seed) else {
+        let Ok(assignments) = place(&self.image, &[], draw.partitions as usize, draw.replication_factor, seed) else {
             return false;
         };
         let mut configs = BTreeMap::from([

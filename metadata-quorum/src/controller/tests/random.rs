@@ -36,6 +36,11 @@ enum Step {
     Delete {
         topic: u8,
     },
+    Grow {
+        topic: u8,
+        first: i32,
+        replicas: Vec<i32>,
+    },
     /// `skew` bends one of the epochs.
     Alter {
         topic: u8,
@@ -63,6 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (topic(), brokers(), 1..4u8, any::<bool>())
             .prop_map(|(topic, replicas, min_isr, unclean)| Step::Create { topic, replicas, min_isr, unclean }),
         1 => topic().prop_map(|topic| Step::Delete { topic }),
+        2 => (topic(), 0..3i32, brokers()).prop_map(|(topic, first, replicas)| Step::Grow { topic, first, replicas }),
         6 => (topic(), prop::option::weighted(0.1, broker()), brokers(), prop::bool::weighted(0.1), 0..12u8)
             .prop_map(|(topic, sender, isr, recovering, skew)| Step::Alter { topic, sender, isr, recovering, skew }),
         2 => (topic(), 0..3u8).prop_map(|(topic, kind)| Step::Elect { topic, kind }),
@@ -109,6 +115,13 @@ fn take(quorum: &mut Quorum, step: &Step, fresh: u8) {
             Command::CreateTopic(creation(topic, &replicas, &configs))
         }
         Step::Delete { topic } => Command::DeleteTopic { id: topic_id(topic), time },
+        Step::Grow { topic, first, replicas } => Command::AddPartitions(AddPartitions {
+            topic: topic_id(topic),
+            first_partition: first,
+            assignments: vec![ids(&replicas)],
+            manual: true,
+            time,
+        }),
         Step::Alter { topic, sender, mut isr, recovering, skew } => {
             let Some(state) = quorum.image.partition(at(topic)).cloned() else { return };
             let Some(sender) = sender.or(state.leader.map(|id| id.0)) else { return };
@@ -133,7 +146,9 @@ fn take(quorum: &mut Quorum, step: &Step, fresh: u8) {
     // `run` checks the invariants and the epochs.
     let answer = quorum.run(command.clone());
     // R216: once more changes nothing that matters: refused, idempotent, or the same state under higher epochs.
-    if answer.is_ok() && matches!(command, Command::FenceBrokers { .. } | Command::UnfenceBroker { .. }) {
+    if answer.is_ok()
+        && matches!(command, Command::FenceBrokers { .. } | Command::UnfenceBroker { .. } | Command::AddPartitions(_))
+    {
         let before = state_hash(&quorum.image);
         let _ = quorum.run(command);
         assert_eq!(state_hash(&quorum.image), before, "{step:?} twice");

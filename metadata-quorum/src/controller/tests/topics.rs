@@ -161,3 +161,71 @@ fn a_deleted_topic_leaves_nothing_and_its_name_is_free_at_once() {
     quorum.run(delete(3)).unwrap();
     assert!(quorum.image.staged.is_empty());
 }
+
+fn growth(first_partition: i32, assignments: &[&[i32]]) -> Command {
+    Command::AddPartitions(AddPartitions {
+        topic: topic_id(1),
+        first_partition,
+        assignments: assignments.iter().map(|replicas| ids(replicas)).collect(),
+        manual: true,
+        time: Timestamp(9),
+    })
+}
+
+#[test]
+fn partitions_are_added_behind_the_present_ones_which_stay_as_they_are() {
+    // R186.
+    let mut quorum = Quorum::new(3);
+    quorum.create(1, &[1, 2], &[]).unwrap();
+    quorum.fence(&[1]);
+    let before = quorum.state(1).clone();
+    assert_eq!(quorum.run(growth(1, &[&[1, 3], &[3, 2]])), Ok(Answer::Done));
+    assert_eq!(*quorum.state(1), before);
+    let topic = Arc::clone(quorum.image.topics.get(&topic_id(1)).unwrap());
+    let told: Vec<_> = topic.partitions[1..].iter().map(|p| (p.leader, p.isr.clone(), p.leader_epoch.0)).collect();
+    assert_eq!(told, [(Some(BrokerId(3)), ids(&[3]), 0), (Some(BrokerId(3)), ids(&[3, 2]), 0)]);
+    assert_eq!(topic.partitions[2].leader_since, Timestamp(9));
+}
+
+#[test]
+fn a_repeated_growth_changes_nothing_and_one_that_was_overtaken_is_refused() {
+    // R216: the raft leader may die with the answer.
+    let mut quorum = Quorum::new(3);
+    quorum.create(1, &[1, 2], &[]).unwrap();
+    let command = growth(1, &[&[1, 3], &[3, 2]]);
+    quorum.run(command.clone()).unwrap();
+    quorum.run(growth(3, &[&[2, 1]])).unwrap();
+    let before = crate::image::state_hash(&quorum.image);
+    assert_eq!(quorum.run(command), Ok(Answer::Done));
+    for overtaken in [growth(1, &[&[1, 3], &[2, 3]]), growth(3, &[&[2, 1], &[1, 2]]), growth(5, &[&[1, 2]])] {
+        assert_eq!(code(quorum.run(overtaken.clone())), 37, "{overtaken:?}");
+    }
+    for nothing in [growth(4, &[]), growth(-1, &[]), growth(1, &[]), growth(-1, &[&[1, 2]])] {
+        assert_eq!(code(quorum.run(nothing.clone())), 37, "{nothing:?}");
+    }
+    assert_eq!(crate::image::state_hash(&quorum.image), before);
+}
+
+#[test]
+fn a_bad_assignment_of_an_added_partition_is_refused_and_adds_nothing() {
+    let mut quorum = Quorum::new(4);
+    quorum.create(1, &[1, 2], &[]).unwrap();
+    quorum.fence(&[3, 4]);
+    for bad in [&[][..], &[1], &[1, 1], &[1, 9], &[1, 2, 3], &[3, 4]] {
+        assert_eq!(code(quorum.run(growth(1, &[&[1, 2], bad]))), 39, "{bad:?}");
+    }
+    assert_eq!(quorum.image.topics.get(&topic_id(1)).unwrap().partitions.len(), 1);
+    let Command::AddPartitions(elsewhere) = growth(1, &[&[1, 2]]) else { unreachable!() };
+    let elsewhere = Command::AddPartitions(AddPartitions { topic: topic_id(2), ..elsewhere });
+    assert_eq!(code(quorum.run(elsewhere)), 100);
+}
+
+#[test]
+fn older_rules_do_not_know_how_to_add_partitions() {
+    let mut quorum = Quorum::new(2);
+    quorum.create(1, &[1, 2], &[]).unwrap();
+    for rules in 1..3 {
+        let refused = decide(&quorum.image, 100, rules, &growth(1, &[&[1, 2]]));
+        assert_eq!(refused, Err(Refusal::UnsupportedFeature { level: 1 }), "rules {rules}");
+    }
+}
