@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use highwater_quorum::image::{BrokerRegistration, BrokerState};
 use highwater_wire::BrokerId;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::AdminState;
@@ -12,6 +13,24 @@ use crate::error::ApiError;
 use crate::partitions::ReplicaBody;
 use crate::query::LIST;
 use crate::respond::{Call, Metadata, Read, Related, Row, number_key};
+use crate::routes::{self, Route};
+
+const LIST_FILTERS: &[&str] = &["state"];
+const REPLICA_FILTERS: &[&str] = &["topic"];
+
+/// This file's routes.
+pub fn routes() -> Vec<Route> {
+    vec![
+        routes::get("/brokers", list, "The registered brokers")
+            .list::<BrokerBody>("KafkaBrokerList")
+            .knows(LIST_FILTERS),
+        routes::get("/brokers/{broker_id}", show, "One broker: where it is and whether it takes part")
+            .object::<BrokerBody>(200),
+        routes::get("/brokers/{broker_id}/partition-replicas", partition_replicas, "The replicas a broker hosts")
+            .list::<ReplicaBody>("KafkaReplicaList")
+            .knows(REPLICA_FILTERS),
+    ]
+}
 
 /// How the API spells a broker's state.
 pub const fn state_name(state: BrokerState) -> &'static str {
@@ -22,7 +41,7 @@ pub const fn state_name(state: BrokerState) -> &'static str {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct BrokerBody {
     kind: &'static str,
     metadata: Metadata,
@@ -76,7 +95,7 @@ pub async fn list(
     Path(cluster): Path<String>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[LIST, &["state"]]).await?;
+    let read = call.read(&admin, &cluster, &[LIST, LIST_FILTERS]).await?;
     let states = read.params.filter("state", Some(&["FENCED", "ACTIVE", "SHUTTING_DOWN"]))?;
     let rows = read
         .image
@@ -105,7 +124,7 @@ pub async fn partition_replicas(
     Path((cluster, broker)): Path<(String, String)>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[LIST, &["topic"]]).await?;
+    let read = call.read(&admin, &cluster, &[LIST, REPLICA_FILTERS]).await?;
     let broker = find(&read, &broker)?.id;
     let topics = read.params.filter("topic", None)?;
     let mut rows = Vec::new();

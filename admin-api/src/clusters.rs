@@ -3,14 +3,25 @@
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::AdminState;
 use crate::error::ApiError;
 use crate::query::LIST;
 use crate::respond::{Call, Links, Metadata, Read, Related, Row};
+use crate::routes::{self, Route};
 
-#[derive(Debug, Serialize)]
+/// This file's routes.
+pub fn routes() -> Vec<Route> {
+    vec![
+        routes::get_at("/v3/clusters", list, "The one cluster this node belongs to")
+            .list::<ClusterBody>("KafkaClusterList"),
+        routes::get("", show, "The cluster: where everything else hangs").object::<ClusterBody>(200),
+    ]
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct ClusterBody {
     kind: &'static str,
     metadata: Metadata,

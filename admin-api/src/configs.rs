@@ -5,15 +5,34 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use highwater_quorum::image::Topic;
 use highwater_quorum::image::topic_config::{ConfigEntry, ConfigType};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::AdminState;
 use crate::error::ApiError;
 use crate::query::LIST;
 use crate::respond::{Call, Links, Metadata, Row};
+use crate::routes::{self, Route};
+
+const LIST_FILTERS: &[&str] = &["topic", "name"];
+
+/// This file's routes.
+pub fn routes() -> Vec<Route> {
+    vec![
+        routes::get(
+            "/topics/{topic_name}/configs",
+            list,
+            "The configuration of a topic, or of all (`-`), with sources",
+        )
+        .list::<TopicConfigBody>("KafkaTopicConfigList")
+        .knows(LIST_FILTERS),
+        routes::get("/topics/{topic_name}/configs/{name}", show, "One key of a topic's configuration")
+            .object::<TopicConfigBody>(200),
+    ]
+}
 
 /// One key of one topic.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct TopicConfigBody {
     kind: &'static str,
     metadata: Metadata,
@@ -36,14 +55,14 @@ pub struct TopicConfigBody {
 }
 
 /// Where a value comes from, in Kafka's words. The defaults of the node that created a topic are set on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 enum Source {
     DynamicTopicConfig,
     DefaultConfig,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Synonym {
     name: &'static str,
     value: String,
@@ -94,7 +113,7 @@ pub async fn list(
     Path((cluster, topic)): Path<(String, String)>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[LIST, &["topic", "name"]]).await?;
+    let read = call.read(&admin, &cluster, &[LIST, LIST_FILTERS]).await?;
     let (topics, names) = (read.params.filter("topic", None)?, read.params.filter("name", None)?);
     let chosen: Vec<&Topic> = match topic.as_str() {
         "-" => read.image.topics.values().map(AsRef::as_ref).collect(),

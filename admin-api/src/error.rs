@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use highwater_quorum::{QuorumError, Refusal};
 use highwater_wire::{BrokerId, ErrorCode};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -127,7 +128,7 @@ impl ApiError {
 }
 
 /// Kafka REST's error object; the last two are ours.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct ErrorBody<'a> {
     error_code: u32,
     message: &'a str,

@@ -11,6 +11,7 @@ use highwater_quorum::MetadataImage;
 use highwater_quorum::QuorumRole;
 use highwater_quorum::image::{BrokerState, ChangeKind};
 use highwater_wire::{BrokerId, TopicPartition};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::AdminState;
@@ -19,8 +20,32 @@ use crate::partitions::state::states;
 use crate::query::Params;
 use crate::quorum;
 use crate::respond::{Call, Metadata, Related, plain};
+use crate::routes::{self, Route};
 
-#[derive(Debug, Serialize)]
+const CLUSTER_PARAMETERS: &[&str] = &["fail"];
+const READY_PARAMETERS: &[&str] = &["level"];
+
+/// This file's routes.
+pub fn routes() -> Vec<Route> {
+    vec![
+        routes::get("/health", cluster, "Whether the cluster is well; if not, why, since when and because of whom")
+            .object::<HealthBody>(200)
+            .object::<HealthBody>(503)
+            .knows(CLUSTER_PARAMETERS),
+        routes::get_at("/health/live", live, "Whether each runtime of this process still runs its tasks")
+            .object::<LiveBody>(200)
+            .object::<LiveBody>(503),
+        routes::get_at("/health/startup", startup, "Whether log recovery is over")
+            .object::<StartupBody>(200)
+            .object::<StartupBody>(503),
+        routes::get_at("/health/ready", ready, "Whether this node may serve clients; if not, which checks failed")
+            .object::<ReadyBody>(200)
+            .object::<ReadyBody>(503)
+            .knows(READY_PARAMETERS),
+    ]
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
 struct HealthBody {
     kind: &'static str,
     metadata: Metadata,
@@ -36,7 +61,7 @@ struct HealthBody {
     pending_restart: [(); 0],
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct ReasonBody {
     code: &'static str,
     severity: &'static str,
@@ -47,13 +72,13 @@ struct ReasonBody {
 }
 
 /// The smallest set of brokers found that explains the affected partitions.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 struct CauseBody {
     brokers: Vec<i32>,
     explains: usize,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct BrokersBody {
     total: usize,
     unfenced: usize,
@@ -64,7 +89,7 @@ struct BrokersBody {
 }
 
 /// Partitions by state.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PartitionsBody {
     pub total: usize,
     pub offline: usize,
@@ -76,7 +101,8 @@ pub struct PartitionsBody {
     pub reassigning: usize,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "QuorumHealthBody")]
 struct QuorumBody {
     leader_id: Option<i32>,
     leader_epoch: Option<u64>,
@@ -85,7 +111,7 @@ struct QuorumBody {
     can_lose: Option<usize>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct DiskBody {
     low: [(); 0],
     read_only: [(); 0],
@@ -172,7 +198,7 @@ pub async fn cluster(
     Path(cluster): Path<String>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[&["fail"]]).await?;
+    let read = call.read(&admin, &cluster, &[CLUSTER_PARAMETERS]).await?;
     let fail = read.params.flag("fail")?;
     let image = &read.image;
     let mut reasons = Vec::new();
@@ -265,7 +291,7 @@ const BEAT_MAX: Duration = Duration::from_secs(10);
 /// Oldest metadata that is still fresh enough to serve.
 const METADATA_AGE_MAX_MS: u64 = 5_000;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct LiveBody {
     status: &'static str,
     uptime_s: u64,
@@ -282,7 +308,7 @@ pub async fn live(State(admin): State<AdminState>, call: Call) -> Result<Respons
     plain(status, &LiveBody { status: word, uptime_s: admin.started.elapsed().as_secs(), silent })
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct StartupBody {
     phase: &'static str,
     why: String,
@@ -323,14 +349,14 @@ pub async fn startup(State(admin): State<AdminState>, call: Call) -> Result<Resp
     plain(if done { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &body)
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct ReadyBody {
     ready: bool,
     level: &'static str,
     failed: Vec<FailedBody>,
 }
 
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 struct FailedBody {
     check: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -350,7 +376,7 @@ impl FailedBody {
 /// `GET /health/ready`: recovered, registered, unfenced, with fresh metadata and a quorum that answers.
 /// `level=in_sync`: also every replica that can be in the ISR is in it, or `ready.in.sync.max.wait.ms` has passed.
 pub async fn ready(State(admin): State<AdminState>, call: Call) -> Result<Response, ApiError> {
-    let params: Params = call.params(&[&["level"]])?;
+    let params: Params = call.params(&[READY_PARAMETERS])?;
     let level = params.word("level", &["serving", "in_sync"], "serving")?;
     let mut failed = not_serving(&admin);
     if level == "in_sync" && admin.started.elapsed() < admin.config.in_sync_wait_max {

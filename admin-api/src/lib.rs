@@ -12,7 +12,6 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::HeaderValue;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use highwater_quorum::QuorumClient;
 use highwater_quorum::status::QuorumRole;
 use highwater_wire::BrokerId;
@@ -27,12 +26,14 @@ mod error;
 mod health;
 mod live;
 mod metrics;
+mod openapi;
 mod partitions;
 pub mod peer;
 mod query;
 mod quorum;
 mod rates;
 mod respond;
+pub mod routes;
 mod time;
 mod topics;
 
@@ -132,50 +133,19 @@ impl AdminState {
     }
 }
 
-/// All routes of the admin API.
+/// The admin API, ready to be served.
 pub fn router(admin: AdminState) -> Router {
-    let v3 = v3();
-    Router::new()
-        .nest("/v3", v3.clone())
+    let (v3, rest) = routes::routers(routes::all());
+    let v3 = v3.method_not_allowed_fallback(async || ApiError::method_not_allowed());
+    rest.nest("/v3", v3.clone())
         // Where Confluent Server embeds it.
         .nest("/kafka/v3", v3)
-        .route("/health/live", get(health::live))
-        .route("/health/startup", get(health::startup))
-        .route("/health/ready", get(health::ready))
-        .route("/metrics", get(metrics::show))
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .fallback(async |request: Request| {
             ApiError::not_found(format!("there is nothing at {}; start at /v3/clusters", request.uri().path()))
         })
         .layer(middleware::from_fn_with_state(admin.clone(), around))
         .with_state(admin)
-}
-
-fn v3() -> Router<AdminState> {
-    let partition = "/clusters/{cluster_id}/topics/{topic_name}/partitions/{partition_id}";
-    let at = |rest: &str| format!("{partition}{rest}");
-    Router::new()
-        .route("/clusters", get(clusters::list))
-        .route("/clusters/{cluster_id}", get(clusters::show))
-        .route("/clusters/{cluster_id}/brokers", get(brokers::list))
-        .route("/clusters/{cluster_id}/brokers/{broker_id}", get(brokers::show))
-        .route("/clusters/{cluster_id}/brokers/{broker_id}/partition-replicas", get(brokers::partition_replicas))
-        .route("/clusters/{cluster_id}/topics", get(topics::list).post(topics::create))
-        .route("/clusters/{cluster_id}/topics/{topic_name}", get(topics::show).delete(topics::delete))
-        .route("/clusters/{cluster_id}/topics/{topic_name}/configs", get(configs::list))
-        .route("/clusters/{cluster_id}/topics/{topic_name}/configs/{name}", get(configs::show))
-        .route("/clusters/{cluster_id}/topics/{topic_name}/partitions", get(partitions::list))
-        .route(partition, get(partitions::show))
-        .route(&at("/offset"), get(partitions::offset))
-        .route(&at("/replicas"), get(partitions::replicas))
-        .route(&at("/replicas/{broker_id}"), get(partitions::replica))
-        .route(&at("/replica-status"), get(partitions::replica_status::list))
-        .route(&at("/state"), get(partitions::state::state))
-        .route(&at("/history"), get(partitions::history::history))
-        .route(&at("/leader-epochs"), get(partitions::history::leader_epochs))
-        .route("/clusters/{cluster_id}/health", get(health::cluster))
-        .route("/clusters/{cluster_id}/quorum", get(quorum::show))
-        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
 }
 
 /// Around every request: its id, the body of an error, and the count.

@@ -13,10 +13,13 @@ use highwater_wire::TopicPartition;
 
 use crate::error::ApiError;
 use crate::respond::Call;
+use crate::routes::{self, Route};
 use crate::{AdminState, PartitionMetrics, health, quorum};
 
 /// Above this many hosted partitions only the counts are shown, and `metrics_truncated` says so.
 const PARTITIONS_MAX: usize = 20_000;
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Writes families of series; a family's head is written with its first series.
 struct Text {
@@ -52,6 +55,11 @@ impl Text {
     }
 }
 
+/// This file's route.
+pub fn routes() -> Vec<Route> {
+    vec![routes::get_at("/metrics", show, "Counters, gauges and histograms as Prometheus text").media(TEXT)]
+}
+
 /// `GET /metrics`
 pub async fn show(State(admin): State<AdminState>, call: Call) -> Result<Response, ApiError> {
     call.params(&[])?;
@@ -65,7 +73,7 @@ pub async fn show(State(admin): State<AdminState>, call: Call) -> Result<Respons
     if let Some(recorder) = &admin.metrics {
         out.push_str(&recorder.render());
     }
-    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    let kind = HeaderValue::from_static(TEXT);
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], out).into_response())
 }
 

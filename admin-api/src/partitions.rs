@@ -9,6 +9,7 @@ use axum::response::Response;
 use highwater_quorum::MetadataImage;
 use highwater_quorum::image::{PartitionState, Topic};
 use highwater_wire::{BrokerId, TopicPartition};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::AdminState;
@@ -16,12 +17,43 @@ use crate::error::ApiError;
 use crate::live;
 use crate::query::LIST;
 use crate::respond::{Call, Links, Metadata, Read, Related, Row, number_key};
+use crate::routes::{self, Failure, Route};
 
 pub mod history;
 pub mod replica_status;
 pub mod state;
 
 use state::states;
+
+const LIST_FILTERS: &[&str] = &["state", "topic"];
+const OFFSET_PARAMETERS: &[&str] = &["offset_type"];
+const REPLICA_FILTERS: &[&str] = &["broker_id", "topic"];
+
+/// Only the leader knows the answer.
+const SILENT: Failure = (503, 50302, "the partition has no leader, or it did not answer within 2 s");
+
+/// The routes of this file and of those below it.
+pub fn routes() -> Vec<Route> {
+    let partition = |rest: &str| format!("/topics/{{topic_name}}/partitions/{{partition_id}}{rest}");
+    let mut all = vec![
+        routes::get("/topics/{topic_name}/partitions", list, "The partitions of a topic, or of all (`-`)")
+            .list::<PartitionBody>("KafkaPartitionList")
+            .knows(LIST_FILTERS),
+        routes::get(&partition(""), show, "One partition").object::<PartitionBody>(200),
+        routes::get(&partition("/offset"), offset, "The ends of a partition's log, as consumers see them")
+            .object::<OffsetsBody>(200)
+            .knows(OFFSET_PARAMETERS)
+            .fails(&[SILENT]),
+        routes::get(&partition("/replicas"), replicas, "The replicas of a partition, or of all (`-`)")
+            .list::<ReplicaBody>("KafkaReplicaList")
+            .knows(REPLICA_FILTERS),
+        routes::get(&partition("/replicas/{broker_id}"), replica, "One replica").object::<ReplicaBody>(200),
+    ];
+    all.extend(state::routes());
+    all.extend(replica_status::routes());
+    all.extend(history::routes());
+    all
+}
 
 /// A partition that a path names.
 #[derive(Clone, Copy)]
@@ -84,7 +116,7 @@ pub fn is_single(topic: &str, partition: &str) -> bool {
     topic != "-" && partition != "-"
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct PartitionBody {
     kind: &'static str,
     metadata: Metadata,
@@ -136,7 +168,7 @@ pub async fn list(
     Path((cluster, topic)): Path<(String, String)>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[LIST, &["state", "topic"]]).await?;
+    let read = call.read(&admin, &cluster, &[LIST, LIST_FILTERS]).await?;
     let wanted = read.params.filter("state", Some(state::ALL))?;
     let names = read.params.filter("topic", None)?;
     let rows = choose(&read.image, &topic, "-")?
@@ -170,7 +202,7 @@ pub fn one<'a>(read: &'a Read, topic: &str, partition: &str) -> Result<Chosen<'a
     chosen.ok_or_else(|| ApiError::unknown_partition(topic, partition))
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct OffsetsBody {
     kind: &'static str,
     metadata: Metadata,
@@ -192,7 +224,7 @@ pub async fn offset(
     Path((cluster, topic, partition)): Path<(String, String, String)>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[&["offset_type"]]).await?;
+    let read = call.read(&admin, &cluster, &[OFFSET_PARAMETERS]).await?;
     let types = ["earliest", "latest", "earliest_and_latest"];
     let wanted = read.params.word("offset_type", &types, "earliest_and_latest")?;
     let chosen = one(&read, &topic, &partition)?;
@@ -216,7 +248,7 @@ pub async fn offset(
     read.object(StatusCode::OK, &body)
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct ReplicaBody {
     kind: &'static str,
     metadata: Metadata,
@@ -253,7 +285,7 @@ pub async fn replicas(
     Path((cluster, topic, partition)): Path<(String, String, String)>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[LIST, &["broker_id", "topic"]]).await?;
+    let read = call.read(&admin, &cluster, &[LIST, REPLICA_FILTERS]).await?;
     let brokers = read.params.number_filter("broker_id")?;
     let names = read.params.filter("topic", None)?;
     let mut rows = Vec::new();

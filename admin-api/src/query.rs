@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::ApiError;
 
 /// Parameters of every read.
-const ALWAYS: &[&str] = &[
+pub const ALWAYS: &[&str] = &[
     "consistency",
     "min_metadata_offset",
     "timeout_ms",

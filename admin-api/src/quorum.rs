@@ -9,14 +9,24 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use highwater_quorum::{PeerStatus, QuorumMember, QuorumRole, QuorumStatus};
 use highwater_wire::BrokerId;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::AdminState;
 use crate::error::ApiError;
 use crate::live::BUDGET;
 use crate::respond::{Call, Metadata};
+use crate::routes::{self, Route};
 
-#[derive(Debug, Serialize)]
+/// This file's routes.
+pub fn routes() -> Vec<Route> {
+    vec![
+        routes::get("/quorum", show, "The metadata quorum: leader, voters, observers, and what each node believes")
+            .object::<QuorumBody>(200),
+    ]
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
 struct QuorumBody {
     kind: &'static str,
     metadata: Metadata,
@@ -38,7 +48,7 @@ struct QuorumBody {
     notes: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct MemberBody {
     replica_id: i32,
     directory_id: String,
@@ -49,7 +59,7 @@ struct MemberBody {
     status: &'static str,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct ViewBody {
     node_id: i32,
     state: Option<&'static str>,

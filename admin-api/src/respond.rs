@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use highwater_quorum::{ImageVersion, MetadataImage};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -54,13 +55,13 @@ pub struct Links {
 }
 
 /// `{"related": url}`
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Related {
     pub related: String,
 }
 
 /// `metadata` of an object.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Metadata {
     #[serde(rename = "self")]
     pub itself: String,
@@ -311,8 +312,9 @@ struct List<T> {
     data: Vec<T>,
 }
 
-#[derive(Serialize)]
-struct ListMetadata {
+/// `metadata` of a list.
+#[derive(Serialize, JsonSchema)]
+pub struct ListMetadata {
     #[serde(rename = "self")]
     itself: String,
     next: Option<String>,

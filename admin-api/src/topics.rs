@@ -10,17 +10,44 @@ use axum::response::Response;
 use highwater_quorum::image::Topic;
 use highwater_quorum::{CreatedTopic, TopicSpec};
 use highwater_wire::{BrokerId, ErrorCode};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::AdminState;
 use crate::error::ApiError;
 use crate::query::LIST;
 use crate::respond::{Call, Links, Metadata, Related, Row};
+use crate::routes::{self, Route};
+
+const LIST_FILTERS: &[&str] = &["topic"];
+
+/// This file's routes.
+pub fn routes() -> Vec<Route> {
+    vec![
+        routes::get("/topics", list, "All topics").list::<TopicBody>("KafkaTopicList").knows(LIST_FILTERS),
+        routes::post("/topics", create, "Create a topic; `validate_only` checks all, changes nothing and answers 200")
+            .takes::<CreateTopicBody>(json!({ "topic_name": "payments", "partitions_count": 3 }))
+            .or_takes(
+                "A dry run with named replicas and a configuration",
+                json!({
+                    "topic_name": "audit", "replicas_assignments": { "0": [1, 2], "1": [2, 3] },
+                    "configs": [{ "name": "retention.ms", "value": "86400000" }], "validate_only": true,
+                }),
+            )
+            .object::<TopicBody>(201)
+            .object::<TopicBody>(200),
+        routes::get("/topics/{topic_name}", show, "One topic: its size, factor and id").object::<TopicBody>(200),
+        routes::delete("/topics/{topic_name}", delete, "Delete a topic; its files go in the background")
+            .example("topic_name", "payments")
+            .empty(204),
+    ]
+}
 
 /// How long a write waits for the quorum unless `timeout_ms` says otherwise.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct TopicBody {
     kind: &'static str,
     metadata: Metadata,
@@ -82,7 +109,7 @@ fn path(name: &str) -> String {
 }
 
 /// The body of a creation. Members that v3 does not know are refused: a typo must not create something else.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateTopicBody {
     topic_name: Option<String>,
@@ -96,7 +123,7 @@ pub struct CreateTopicBody {
     validate_only: bool,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ConfigBody {
     name: String,
@@ -166,7 +193,7 @@ pub async fn list(
     Path(cluster): Path<String>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[LIST, &["topic"]]).await?;
+    let read = call.read(&admin, &cluster, &[LIST, LIST_FILTERS]).await?;
     let names = read.params.filter("topic", None)?;
     let rows = read
         .image
@@ -191,7 +218,7 @@ pub async fn create(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let mut read = call.read(&admin, &cluster, &[]).await?;
-    let body: CreateTopicBody = json(&headers, &body)?;
+    let body: CreateTopicBody = read_json(&headers, &body)?;
     let spec = TopicSpec::try_from(body)?;
     let (name, validate_only) = (spec.name.clone(), spec.validate_only);
     // Placement, proposal and the wait for our own image: one door for HTTP and Kafka (D18).
@@ -245,7 +272,7 @@ pub async fn delete(
 /// Reads a JSON body.
 ///
 /// 415 for another content type, 400 for what is no JSON, 422 for JSON of another shape.
-fn json<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
+fn read_json<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let media = given.split(';').next().unwrap_or("").trim();
     if !media.is_empty() && media != "application/json" && !media.ends_with("+json") {
@@ -263,7 +290,7 @@ mod tests {
 
     fn spec(body: &str) -> Result<TopicSpec, ApiError> {
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
-        json::<CreateTopicBody>(&headers, body.as_bytes()).and_then(TopicSpec::try_from)
+        read_json::<CreateTopicBody>(&headers, body.as_bytes()).and_then(TopicSpec::try_from)
     }
 
     #[test]
@@ -297,6 +324,6 @@ mod tests {
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/x-www-form-urlencoded"),
         )]);
-        assert_eq!(json::<CreateTopicBody>(&headers, b"{}").unwrap_err().error_code, 415);
+        assert_eq!(read_json::<CreateTopicBody>(&headers, b"{}").unwrap_err().error_code, 415);
     }
 }

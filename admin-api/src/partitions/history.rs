@@ -8,6 +8,7 @@ use axum::response::Response;
 use highwater_quorum::MetadataImage;
 use highwater_quorum::image::{ChangeKind, Evidence, ExpandReason, LeaderReason, PartitionChange, ShrinkReason};
 use highwater_wire::{BrokerId, TopicPartition};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Chosen, choose, ids, one};
@@ -16,7 +17,26 @@ use crate::error::ApiError;
 use crate::live;
 use crate::query::LIST;
 use crate::respond::{Call, Row, number_key};
+use crate::routes::{self, Route};
 use crate::time::rfc3339;
+
+const FILTERS: &[&str] = &["type", "since", "until", "broker_id", "reason", "topic"];
+
+/// This file's routes.
+pub fn routes() -> Vec<Route> {
+    let partition = |rest: &str| format!("/topics/{{topic_name}}/partitions/{{partition_id}}{rest}");
+    vec![
+        routes::get(&partition("/history"), history, "Every change of ISR and leader, with reason and evidence")
+            .list::<ChangeBody>("KafkaPartitionHistoryList")
+            .knows(FILTERS),
+        routes::get(
+            &partition("/leader-epochs"),
+            leader_epochs,
+            "Each leadership, and who had to give up records for it",
+        )
+        .list::<EpochBody>("KafkaLeaderEpochList"),
+    ]
+}
 
 /// The word of a reason why a replica left the ISR.
 pub const fn shrink_reason(reason: ShrinkReason) -> &'static str {
@@ -58,7 +78,7 @@ pub const fn leader_reason(reason: LeaderReason) -> &'static str {
 
 const TYPES: &[&str] = &["ISR_SHRINK", "ISR_EXPAND", "LEADER_CHANGE"];
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct ChangeBody {
     kind: &'static str,
     #[serde(rename = "type")]
@@ -86,12 +106,12 @@ struct ChangeBody {
     further_evidence: Vec<EvidenceBody>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct RequestedBy {
     broker_id: i32,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct EvidenceBody {
     broker_id: i32,
     follower_log_end_offset: Option<i64>,
@@ -181,7 +201,6 @@ pub async fn history(
     Path((cluster, topic, partition)): Path<(String, String, String)>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    const FILTERS: &[&str] = &["type", "since", "until", "broker_id", "reason", "topic"];
     let read = call.read(&admin, &cluster, &[LIST, FILTERS]).await?;
     let now_ms = now_ms();
     let types = read.params.filter("type", Some(TYPES))?;
@@ -219,7 +238,7 @@ fn now_ms() -> i64 {
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct EpochBody {
     kind: &'static str,
     topic_name: String,
@@ -235,7 +254,7 @@ struct EpochBody {
     truncated_on: Vec<TruncatedBody>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct TruncatedBody {
     broker_id: i32,
     from_offset: i64,

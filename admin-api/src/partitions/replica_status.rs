@@ -2,6 +2,7 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Chosen, choose};
@@ -10,8 +11,21 @@ use crate::error::ApiError;
 use crate::live;
 use crate::query::LIST;
 use crate::respond::{Call, Metadata, Row, number_key};
+use crate::routes::{self, Route};
 
-#[derive(Debug, Serialize)]
+const FILTERS: &[&str] = &["broker_id", "topic"];
+
+/// This file's route.
+pub fn routes() -> Vec<Route> {
+    const WHAT: &str = "How far each replica is: offsets, lag in offsets, bytes and time";
+    vec![
+        routes::get("/topics/{topic_name}/partitions/{partition_id}/replica-status", list, WHAT)
+            .list::<ReplicaStatusBody>("KafkaReplicaStatusList")
+            .knows(FILTERS),
+    ]
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
 struct ReplicaStatusBody {
     kind: &'static str,
     metadata: Metadata,
@@ -50,7 +64,7 @@ pub async fn list(
     Path((cluster, topic, partition)): Path<(String, String, String)>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[LIST, &["broker_id", "topic"]]).await?;
+    let read = call.read(&admin, &cluster, &[LIST, FILTERS]).await?;
     let brokers = read.params.number_filter("broker_id")?;
     let names = read.params.filter("topic", None)?;
     let mut chosen = choose(&read.image, &topic, &partition)?;

@@ -7,6 +7,7 @@ use axum::response::Response;
 use highwater_quorum::MetadataImage;
 use highwater_quorum::image::{BrokerState, LeaderRecovery, PartitionState};
 use highwater_wire::BrokerId;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Chosen, choose, ids, is_single};
@@ -16,6 +17,19 @@ use crate::live::{self, LiveReplica};
 use crate::query::LIST;
 use crate::rates::CatchUp;
 use crate::respond::{Call, Links, Metadata, Row, number_key};
+use crate::routes::{self, Route};
+
+const FILTERS: &[&str] = &["state", "broker_id", "leader_id", "topic", "min_lag_ms"];
+
+/// This file's route.
+pub fn routes() -> Vec<Route> {
+    const WHAT: &str = "Who leads, who is in sync, who is not and what it waits for";
+    vec![
+        routes::get("/topics/{topic_name}/partitions/{partition_id}/state", state, WHAT)
+            .object_or_list::<StateBody>("KafkaPartitionStateList")
+            .knows(FILTERS),
+    ]
+}
 
 /// Every word of `states`.
 pub const ALL: &[&str] = &[
@@ -48,7 +62,7 @@ pub fn states(state: &PartitionState, min_isr: usize) -> Vec<&'static str> {
     facts.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word).collect()
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct StateBody {
     kind: &'static str,
     metadata: Metadata,
@@ -83,7 +97,7 @@ struct StateBody {
     observed: ObservedBody,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct ReplicaStatusBody {
     broker_id: i32,
     is_leader: bool,
@@ -101,7 +115,7 @@ struct ReplicaStatusBody {
 }
 
 /// A replica that is missing, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct WaitingBody {
     broker_id: i32,
     why: String,
@@ -110,7 +124,7 @@ pub struct WaitingBody {
 }
 
 /// Where the values come from.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct ObservedBody {
     pub metadata_offset: u64,
     pub leader_observed_at_ms: Option<i64>,
@@ -251,7 +265,6 @@ pub async fn state(
     Path((cluster, topic, partition)): Path<(String, String, String)>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    const FILTERS: &[&str] = &["state", "broker_id", "leader_id", "topic", "min_lag_ms"];
     let read = call.read(&admin, &cluster, &[LIST, FILTERS]).await?;
     let wanted = read.params.filter("state", Some(ALL))?;
     let brokers = read.params.number_filter("broker_id")?;
