@@ -52,6 +52,8 @@ struct Counts {
     seen: BTreeMap<TopicPartition, u64>,
     isr: BTreeMap<IsrChange, u64>,
     elections: BTreeMap<&'static str, u64>,
+    /// Committed records known to be lost by unclean elections.
+    lost: u64,
 }
 
 impl ChangeCounts {
@@ -98,6 +100,10 @@ impl ChangeCounts {
                         *counts.elections.entry(leader_reason(*reason)).or_default() += 1;
                         continue;
                     }
+                    ChangeKind::DataLoss { .. } => {
+                        counts.lost += change.kind.records_lost();
+                        continue;
+                    }
                 };
                 *counts.isr.entry((isr.0, isr.1, topic.name.clone())).or_default() += 1;
             }
@@ -112,6 +118,11 @@ impl ChangeCounts {
     /// ISR changes by (shrink or expand, reason, topic).
     pub fn isr(&self) -> Vec<(IsrChange, u64)> {
         self.0.lock().isr.iter().map(|(key, count)| (key.clone(), *count)).collect()
+    }
+
+    /// Committed records known to be lost by unclean elections.
+    pub fn lost(&self) -> u64 {
+        self.0.lock().lost
     }
 
     /// Elections by reason.

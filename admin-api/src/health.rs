@@ -167,7 +167,7 @@ fn since(image: &MetadataImage, at: TopicPartition, word: &str) -> Option<i64> {
     let lost = |kind: &ChangeKind| match kind {
         ChangeKind::Leader { .. } => word == "OFFLINE",
         ChangeKind::Shrink { .. } => word != "OFFLINE",
-        ChangeKind::Expand { .. } => false,
+        ChangeKind::Expand { .. } | ChangeKind::DataLoss { .. } => false,
     };
     changes.iter().rev().find(|change| lost(&change.kind)).map(|change| change.time.0)
 }

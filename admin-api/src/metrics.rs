@@ -176,6 +176,8 @@ fn changes(text: &mut Text, admin: &AdminState) {
     for (reason, count) in admin.changes.elections() {
         text.series("leader_elections_total", "counter", help, &[("reason", reason)], as_f64(count));
     }
+    let help = "Committed records known to be lost by unclean elections, counted where the partition is led";
+    text.series("committed_records_lost_total", "counter", help, &[], as_f64(admin.changes.lost()));
     let help = "Changes of in-sync replicas, counted on the partition's leader.";
     if admin.config.partition_metrics == PartitionMetrics::Summary {
         let mut sums = std::collections::BTreeMap::<_, u64>::new();

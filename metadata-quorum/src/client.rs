@@ -288,7 +288,8 @@ fn may_be_repeated(command: &Command) -> bool {
         | Command::CreateTopic(_)
         | Command::DeleteTopic { .. }
         | Command::AlterPartition(_)
-        | Command::ElectLeaders { .. } => false,
+        | Command::ElectLeaders { .. }
+        | Command::ElectChosen { .. } => false,
     }
 }
 

@@ -11,13 +11,14 @@ pub mod command;
 mod draft;
 mod election;
 mod isr;
+pub mod loss;
 mod producer_ids;
 mod refusal;
 mod topics;
 mod transition;
 
 pub use command::*;
-pub use election::next_leader;
+pub use election::{is_clean, next_leader};
 pub use refusal::Refusal;
 pub(crate) use topics::replication_factor;
 pub use topics::{TOPIC_NAME_LENGTH_MAX, check_topic_name};
@@ -70,6 +71,7 @@ pub fn decide(image: &MetadataImage, index: u64, rules: u16, command: &Command) 
         Command::AllocateProducerIds { broker, epoch, count } => {
             producer_ids::allocate(draft_ref, *broker, *epoch, *count)
         }
+        Command::ElectChosen { elections, .. } => election::elect_chosen(draft_ref, elections),
     }?;
     Ok(draft.decision(answer))
 }
@@ -83,7 +85,8 @@ fn time_of(command: &Command) -> Timestamp {
         | Command::ShutDownBroker { time, .. }
         | Command::UnregisterBroker { time, .. }
         | Command::DeleteTopic { time, .. }
-        | Command::ElectLeaders { time, .. } => *time,
+        | Command::ElectLeaders { time, .. }
+        | Command::ElectChosen { time, .. } => *time,
         Command::RegisterBroker(registration) => registration.time,
         Command::CreateTopic(creation) => creation.time,
         Command::AddPartitions(growth) => growth.time,

@@ -20,8 +20,8 @@ pub use broker::{BrokerRegistration, BrokerState, DataProof, Endpoint, METADATA_
 pub use diff::{LocalChanges, LocalPartition, StopReason, StoppedPartition, local_changes};
 pub(crate) use history::HISTORY_WEIGHT_PER_PARTITION;
 pub use history::{
-    CHANGES_PER_PARTITION, ChangeKind, Evidence, ExpandReason, HISTORY_WEIGHT_MAX, LeaderReason, PartitionChange,
-    ShrinkReason,
+    CHANGES_PER_PARTITION, ChangeKind, Evidence, ExpandReason, HISTORY_WEIGHT_MAX, LastWatermark, LeaderReason,
+    PartitionChange, ShrinkReason, WatermarkSource,
 };
 pub use state_hash::state_hash;
 pub use topic::{LeaderRecovery, PartitionState, Topic};

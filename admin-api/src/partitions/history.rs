@@ -6,7 +6,9 @@ use std::time::SystemTime;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use highwater_quorum::MetadataImage;
-use highwater_quorum::image::{ChangeKind, Evidence, ExpandReason, LeaderReason, PartitionChange, ShrinkReason};
+use highwater_quorum::image::{
+    ChangeKind, Evidence, ExpandReason, LeaderReason, PartitionChange, ShrinkReason, WatermarkSource,
+};
 use highwater_wire::{BrokerId, TopicPartition};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -76,7 +78,15 @@ pub const fn leader_reason(reason: LeaderReason) -> &'static str {
     }
 }
 
-const TYPES: &[&str] = &["ISR_SHRINK", "ISR_EXPAND", "LEADER_CHANGE"];
+/// How the last leader's watermark is known.
+pub const fn watermark_source(source: WatermarkSource) -> &'static str {
+    match source {
+        WatermarkSource::Reported => "REPORTED",
+        WatermarkSource::IsrChange => "ISR_CHANGE",
+    }
+}
+
+const TYPES: &[&str] = &["ISR_SHRINK", "ISR_EXPAND", "LEADER_CHANGE", "DATA_LOSS"];
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct ChangeBody {
@@ -99,6 +109,9 @@ struct ChangeBody {
     /// `null`: the controller itself.
     requested_by: Option<RequestedBy>,
     reason: &'static str,
+    /// Of a `DATA_LOSS`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss: Option<LossBody>,
     /// Of the first replica concerned.
     evidence: Option<EvidenceBody>,
     /// Of the others, when one change concerned several.
@@ -109,6 +122,23 @@ struct ChangeBody {
 #[derive(Debug, Serialize, JsonSchema)]
 struct RequestedBy {
     broker_id: i32,
+}
+
+/// Offsets from `from_offset` on, up to `to_offset`, were committed and are gone.
+#[derive(Debug, Serialize, JsonSchema)]
+struct LossBody {
+    /// `null`: the new leader did not say where its log ended.
+    from_offset: Option<i64>,
+    /// The last leader's watermark as last known, exclusive; `null`: nothing is known. Not above `from_offset`: nothing is
+    /// known to be lost.
+    to_offset: Option<i64>,
+    committed_records_lost_at_least: Option<u64>,
+    /// Whether no more can be lost than that. The last report is a lower bound, so this is not said of it.
+    exact: bool,
+    known_at_ms: Option<i64>,
+    /// The last leader.
+    reported_by: Option<i32>,
+    source: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -143,10 +173,22 @@ impl ChangeBody {
             ChangeKind::Shrink { before, after, evidence, .. } | ChangeKind::Expand { before, after, evidence, .. } => {
                 (Some(ids(before)), Some(ids(after)), evidence.as_slice())
             }
-            ChangeKind::Leader { .. } => (None, None, [].as_slice()),
+            ChangeKind::Leader { .. } | ChangeKind::DataLoss { .. } => (None, None, [].as_slice()),
         };
         let leader_before = match &change.kind {
             ChangeKind::Leader { before, .. } => before.map(|broker| broker.0),
+            _ => None,
+        };
+        let loss = match &change.kind {
+            ChangeKind::DataLoss { from, known } => Some(LossBody {
+                from_offset: from.map(|offset| offset.0),
+                to_offset: known.map(|known| known.high_watermark.0),
+                committed_records_lost_at_least: from.and(known.as_ref()).map(|_| change.kind.records_lost()),
+                exact: false,
+                known_at_ms: known.map(|known| known.known.0),
+                reported_by: known.and_then(|known| known.leader).map(|leader| leader.0),
+                source: known.map(|known| watermark_source(known.source)),
+            }),
             _ => None,
         };
         let mut evidence = evidence.iter().map(EvidenceBody::from);
@@ -167,6 +209,7 @@ impl ChangeBody {
             partition_epoch_after: change.partition_epoch.0,
             requested_by: change.requested_by.map(|broker| RequestedBy { broker_id: broker.0 }),
             reason,
+            loss,
             evidence: evidence.next(),
             further_evidence: evidence.collect(),
         }
@@ -179,6 +222,7 @@ pub fn words(kind: &ChangeKind) -> (&'static str, &'static str) {
         ChangeKind::Shrink { reason, .. } => ("ISR_SHRINK", shrink_reason(*reason)),
         ChangeKind::Expand { reason, .. } => ("ISR_EXPAND", expand_reason(*reason)),
         ChangeKind::Leader { reason, .. } => ("LEADER_CHANGE", leader_reason(*reason)),
+        ChangeKind::DataLoss { .. } => ("DATA_LOSS", leader_reason(LeaderReason::Unclean)),
     }
 }
 
@@ -188,6 +232,10 @@ fn concerned(change: &PartitionChange) -> Vec<i32> {
         ChangeKind::Shrink { before, after, .. } => missing(before, after),
         ChangeKind::Expand { before, after, .. } => missing(after, before),
         ChangeKind::Leader { before, .. } => before.iter().chain(&change.leader).map(|broker| broker.0).collect(),
+        ChangeKind::DataLoss { known, .. } => {
+            let last = known.and_then(|known| known.leader);
+            last.iter().chain(&change.leader).map(|broker| broker.0).collect()
+        }
     }
 }
 

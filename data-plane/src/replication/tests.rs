@@ -307,4 +307,6 @@ fn an_uncleanly_elected_leader_says_at_once_that_it_has_recovered() {
     let proposal = super::testing::proposals(&stage.effects)[0].clone();
     assert_eq!((proposal.why, proposal.recovery), (IsrReason::Recovered, LeaderRecovery::Recovered));
     assert_eq!(super::testing::members(&proposal), [1]);
+    let [evidence] = proposal.evidence.as_slice() else { panic!("{proposal:?}") };
+    assert_eq!((evidence.broker, evidence.leader_end), (BrokerId(1), Some(Offset(10))), "where the loss begins (D12)");
 }

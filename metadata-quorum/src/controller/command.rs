@@ -71,6 +71,11 @@ pub enum Command {
     },
     /// More partitions for a topic, from rule version 3 on.
     AddPartitions(AddPartitions),
+    /// Elections whose leaders somebody chose (rules 3).
+    ElectChosen {
+        elections: Vec<ChosenElection>,
+        time: Timestamp,
+    },
 }
 
 /// R166, R169. `previous_epoch`: of the registration that `proof` speaks of.
@@ -202,6 +207,23 @@ pub enum ElectionKind {
     /// Where there is no leader: as `Clean`, else anybody alive, whatever the topic allows. An operator's word that
     /// acknowledged records may be lost.
     Unclean,
+}
+
+/// The leader that somebody wants for one partition (operators.md 1.4 E). Already leading is `ElectionNotNeeded`,
+/// whatever the epochs say, so that a repeat does no harm.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChosenElection {
+    pub partition: TopicPartition,
+    /// An active broker that holds a replica.
+    pub leader: BrokerId,
+    /// Acknowledged records may be lost: without this word only a member of the ISR, or of the ELR when the ISR is empty,
+    /// is elected.
+    pub accept_loss: bool,
+    /// Elect only in these epochs; `None`: whatever they are.
+    pub expected_leader_epoch: Option<LeaderEpoch>,
+    pub expected_partition_epoch: Option<PartitionEpoch>,
+    /// What a leader that is still there said of its watermark just before an unclean election replaces it.
+    pub watermark: Option<(Offset, Timestamp)>,
 }
 
 /// What an applied command answers. The refusal of one partition or topic travels inside, that of the whole beside it.

@@ -1,12 +1,13 @@
 //! Who leads, given a partition, the brokers alive and what the topic allows (R189–R194, D30).
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use highwater_wire::{BrokerId, TopicPartition};
 
 use super::draft::Draft;
 use super::transition::Transition;
-use crate::controller::{Answer, ElectionKind, Refusal};
+use crate::controller::{Answer, ChosenElection, ElectionKind, Refusal};
 use crate::flaws::{Flaw, planted};
 use crate::image::{LeaderReason, MetadataImage, PartitionState};
 
@@ -90,6 +91,11 @@ pub fn next_leader(image: &MetadataImage, at: TopicPartition, unclean: bool) -> 
     candidate(state, &Live::of(image), unclean || topic.config.unclean_election)
 }
 
+/// Whether `leader`, a replica, loses nothing by leading: it is in sync, or eligible while nobody is (R189, R195).
+pub fn is_clean(state: &PartitionState, leader: BrokerId) -> bool {
+    state.isr.contains(&leader) || state.isr.is_empty() && state.elr.contains(&leader)
+}
+
 /// Elections asked for, by a planner or an operator (R192, R199). Each partition has its own result.
 pub(super) fn elect_leaders(
     draft: &mut Draft,
@@ -136,4 +142,78 @@ fn elect_one(draft: &mut Draft, kind: ElectionKind, at: TopicPartition, live: &L
     let leader = step.after.leader.ok_or(Refusal::EligibleLeadersNotAvailable)?;
     step.finish(draft, None);
     Ok(leader)
+}
+
+/// Elections whose leaders somebody chose. Each partition has its own result.
+pub(super) fn elect_chosen(draft: &mut Draft, elections: &[ChosenElection]) -> Result<Answer, Refusal> {
+    if draft.rules < 3 {
+        return Err(Refusal::UnsupportedFeature { level: draft.image.feature_level });
+    }
+    let live = Live::of(draft.image);
+    let mut seen = BTreeSet::new();
+    let mut results = Vec::with_capacity(elections.len());
+    for election in elections {
+        let at = election.partition;
+        results.push(if seen.insert(at) {
+            elect_one_chosen(draft, election, &live)
+        } else {
+            Err(Refusal::InvalidRequest(format!("partition {at} is named twice")))
+        });
+    }
+    Ok(Answer::LeadersElected(results))
+}
+
+fn elect_one_chosen(draft: &mut Draft, election: &ChosenElection, live: &Live) -> Result<BrokerId, Refusal> {
+    let (image, at, leader) = (draft.image, election.partition, election.leader);
+    let unknown = Refusal::UnknownPartition(at);
+    let (Some(topic), Some(state)) = (image.topics.get(&at.topic), image.partition(at)) else { return Err(unknown) };
+    if state.leader == Some(leader) {
+        return Err(Refusal::ElectionNotNeeded);
+    }
+    check_expected(state, election)?;
+    if !state.replicas.contains(&leader) {
+        return Err(Refusal::NotAReplica { broker: leader, partition: at });
+    }
+    if !live.is_active(leader) {
+        return Err(Refusal::LeaderNotActive(leader));
+    }
+    let clean = is_clean(state, leader);
+    if !clean && !election.accept_loss {
+        return Err(Refusal::LossNotAccepted(leader));
+    }
+    let mut step = Transition::new(at, topic, state);
+    if !clean && state.leader.is_some() && election.watermark.is_some() {
+        step.after.last_known_watermark = election.watermark;
+    }
+    step.lead(
+        leader,
+        match clean {
+            false => LeaderReason::Unclean,
+            true if state.replicas.first() == Some(&leader) => LeaderReason::Preferred,
+            true => LeaderReason::Designated,
+        },
+    );
+    step.finish(draft, None);
+    Ok(leader)
+}
+
+/// Was the election asked for in knowledge of the present state?
+fn check_expected(state: &PartitionState, election: &ChosenElection) -> Result<(), Refusal> {
+    if let Some(given) = election.expected_leader_epoch {
+        let current = state.leader_epoch;
+        match given.cmp(&current) {
+            Ordering::Less => return Err(Refusal::FencedLeaderEpoch { given, current }),
+            Ordering::Greater => return Err(Refusal::LeaderEpochAhead { given, current }),
+            Ordering::Equal => {}
+        }
+    }
+    if let Some(given) = election.expected_partition_epoch {
+        let current = state.partition_epoch;
+        match given.cmp(&current) {
+            Ordering::Less => return Err(Refusal::StalePartitionEpoch { given, current }),
+            Ordering::Greater => return Err(Refusal::PartitionEpochAhead { given, current }),
+            Ordering::Equal => {}
+        }
+    }
+    Ok(())
 }

@@ -56,6 +56,12 @@ fn alter_one(draft: &mut Draft, sender: BrokerId, proposal: &IsrProposal) -> Res
     step.expand(&joining, expand, proposal.evidence.clone());
     step.settle_elr(&BTreeSet::new());
     step.after.recovery = proposal.recovery;
+    let recovers = state.recovery == LeaderRecovery::Recovering && proposal.recovery == LeaderRecovery::Recovered;
+    if draft.rules >= 3 && recovers {
+        // The first thing an unclean leader says; with it, where its log ended when it was elected.
+        let of_itself = proposal.evidence.iter().find(|evidence| evidence.broker == sender);
+        step.note_loss(of_itself.and_then(|evidence| evidence.leader_end), image.history_of(at));
+    }
     let after = step.after.clone();
     let changed = step.finish(draft, Some(sender));
     Ok(AlteredPartition {

@@ -60,6 +60,18 @@ pub enum Refusal {
     UnsupportedFeature { level: u16 },
     #[error("topic {0:?} is unknown")]
     UnknownTopic(String),
+    #[error("leader epoch {given} is ahead of {current}")]
+    LeaderEpochAhead { given: LeaderEpoch, current: LeaderEpoch },
+    #[error("partition epoch {given} is ahead of {current}")]
+    PartitionEpochAhead { given: PartitionEpoch, current: PartitionEpoch },
+    #[error("broker {broker} holds no replica of {partition}")]
+    NotAReplica { broker: BrokerId, partition: TopicPartition },
+    #[error("broker {0} cannot lead now: it is fenced, shutting down or not registered")]
+    LeaderNotActive(BrokerId),
+    #[error(
+        "broker {0} is not in sync: acknowledged records may be lost if it leads, and nobody has said that they may be"
+    )]
+    LossNotAccepted(BrokerId),
 }
 
 impl From<&Refusal> for ErrorCode {
@@ -90,6 +102,10 @@ impl From<&Refusal> for ErrorCode {
             Refusal::EligibleLeadersNotAvailable => Self::EligibleLeadersNotAvailable,
             Refusal::ElectionNotNeeded => Self::ElectionNotNeeded,
             Refusal::UnsupportedFeature { .. } => Self::UnsupportedVersion,
+            Refusal::LeaderEpochAhead { .. } => Self::UnknownLeaderEpoch,
+            Refusal::PartitionEpochAhead { .. } => Self::InvalidUpdateVersion,
+            Refusal::NotAReplica { .. } => Self::InvalidRequest,
+            Refusal::LeaderNotActive(_) | Refusal::LossNotAccepted(_) => Self::EligibleLeadersNotAvailable,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The rules by example: a file per subject, one per historic flaw, random commands, and the golden log.
 
 mod brokers;
+mod chosen;
 mod elections;
 mod flaws;
 mod golden;

@@ -2,13 +2,16 @@
 //! between ISR and ELR (R195) and writes down why.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use highwater_wire::{BrokerId, LeaderEpoch, TopicPartition};
+use highwater_wire::{BrokerId, LeaderEpoch, Offset, TopicPartition};
 
 use super::draft::Draft;
 use super::election::{Live, Policy, candidate};
+use super::loss::{last_watermark, leads_uncleanly};
 use crate::image::{
-    ChangeKind, Evidence, ExpandReason, LeaderReason, LeaderRecovery, PartitionState, ShrinkReason, Topic,
+    ChangeKind, Evidence, ExpandReason, LeaderReason, LeaderRecovery, PartitionChange, PartitionState, ShrinkReason,
+    Topic,
 };
 
 /// The step of one partition in one decision: change the ISR, then `settle_elr`, then `elect`, then `finish`.
@@ -103,6 +106,16 @@ impl<'a> Transition<'a> {
         }
         self.after.last_known_elr.clear();
         self.set_leader(Some(leader), reason);
+    }
+
+    /// Writes down what the unclean election of the present leader cost; `from`: where its epoch begins.
+    pub fn note_loss(&mut self, from: Option<Offset>, history: &[Arc<PartitionChange>]) {
+        let known = last_watermark(self.before, history, self.min_isr);
+        // A leader elected anew before it had said so has written since.
+        let from = from.filter(|_| leads_uncleanly(history));
+        self.kinds.push(ChangeKind::DataLoss { from, known });
+        // Told once: the next loss is counted from what this leader says.
+        self.after.last_known_watermark = None;
     }
 
     fn set_leader(&mut self, leader: Option<BrokerId>, reason: LeaderReason) {

@@ -40,7 +40,7 @@ impl PartitionChange {
                 let notes = evidence.iter().map(|e| EVIDENCE + e.note.as_ref().map_or(0, String::len));
                 4 * (before.len() + after.len()) + notes.sum::<usize>()
             }
-            ChangeKind::Leader { .. } => 0,
+            ChangeKind::Leader { .. } | ChangeKind::DataLoss { .. } => 0,
         };
         (CHANGE + lists) as u64
     }
@@ -49,9 +49,64 @@ impl PartitionChange {
 /// What changed. One entry may make several changes of a partition (a fence shrinks and elects).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChangeKind {
-    Shrink { before: Vec<BrokerId>, after: Vec<BrokerId>, reason: ShrinkReason, evidence: Vec<Evidence> },
-    Expand { before: Vec<BrokerId>, after: Vec<BrokerId>, reason: ExpandReason, evidence: Vec<Evidence> },
-    Leader { before: Option<BrokerId>, reason: LeaderReason },
+    Shrink {
+        before: Vec<BrokerId>,
+        after: Vec<BrokerId>,
+        reason: ShrinkReason,
+        evidence: Vec<Evidence>,
+    },
+    Expand {
+        before: Vec<BrokerId>,
+        after: Vec<BrokerId>,
+        reason: ExpandReason,
+        evidence: Vec<Evidence>,
+    },
+    Leader {
+        before: Option<BrokerId>,
+        reason: LeaderReason,
+    },
+    /// What an unclean election cost, as far as anybody knows; written when its leader says where its log ended. Committed
+    /// records from `from` up to the watermark are gone, and perhaps more: the watermark may have moved after it was last
+    /// told, and the new leader's log may part from the old one before its end.
+    DataLoss {
+        /// Where the new leader's epoch begins; `None`: it did not say.
+        from: Option<Offset>,
+        /// What is known of the last leader's watermark.
+        known: Option<LastWatermark>,
+    },
+}
+
+impl ChangeKind {
+    /// Committed records known to be lost.
+    pub fn records_lost(&self) -> u64 {
+        match self {
+            Self::DataLoss { from: Some(from), known: Some(known) } => {
+                u64::try_from(known.high_watermark.since(*from)).unwrap_or(0)
+            }
+            Self::DataLoss { .. } | Self::Shrink { .. } | Self::Expand { .. } | Self::Leader { .. } => 0,
+        }
+    }
+}
+
+/// The watermark that a leader is known to have reached, before it went (D12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastWatermark {
+    /// Exclusive, as every watermark.
+    pub high_watermark: Offset,
+    /// When, by the clock of whoever said so.
+    pub known: Timestamp,
+    /// The leader it was the watermark of; `None`: no longer in the history.
+    pub leader: Option<BrokerId>,
+    pub source: WatermarkSource,
+}
+
+/// How a watermark came to be known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WatermarkSource {
+    /// The leader reported it.
+    Reported,
+    /// The evidence of the ISR change that left it alone in sync says where its log ended then.
+    IsrChange,
 }
 
 /// Why somebody left the ISR. Names are those of the API.

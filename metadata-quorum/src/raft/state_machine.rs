@@ -21,7 +21,7 @@ use super::snapshot::{self, State};
 use super::store::{MetaStore, STORE_FORMAT, SWEEP_KEYS_MAX, to_io};
 use super::types::{Applied, LogId, Membership, SnapshotMeta, TypeConfig};
 use crate::controller::decide;
-use crate::image::{ImageVersion, MetadataImage};
+use crate::image::{Change, ChangeKind, ImageVersion, MetadataImage};
 
 const HEAD: &[u8] = &[0x00];
 
@@ -176,6 +176,7 @@ impl StateMachine {
                 let decided = decide(&self.state.image, log_id.index, proposal.rules, &command);
                 Applied::Decided(decided.map(|decision| {
                     for change in &decision.changes {
+                        report_loss(&self.state.image, change);
                         rows::write_change(rows, &self.state.image, change);
                         self.state.image.apply(change);
                     }
@@ -237,6 +238,29 @@ impl StateMachine {
         self.store.sweep(&tree, from, to);
         self.publish();
         Ok(())
+    }
+}
+
+/// Tells people, once on each node, what an unclean election cost.
+fn report_loss(image: &MetadataImage, change: &Change) {
+    let Change::History(at, change) = change else { return };
+    let ChangeKind::DataLoss { from, known } = &change.kind else { return };
+    let topic = image.topics.get(&at.topic).map_or_else(|| at.topic.to_string(), |topic| topic.name.to_string());
+    let partition = format!("{topic}-{}", at.partition);
+    let (leader, leader_epoch, lost) = (change.leader.map(|id| id.0), change.leader_epoch, change.kind.records_lost());
+    let from_offset = from.map(|offset| offset.0);
+    let known_watermark = known.map(|known| known.high_watermark.0);
+    if lost > 0 {
+        let at_least = lost;
+        tracing::error!(
+            partition, leader, %leader_epoch, from_offset, known_watermark, at_least,
+            "an unclean election lost committed records"
+        );
+    } else {
+        tracing::warn!(
+            partition, leader, %leader_epoch, from_offset, known_watermark,
+            "an unclean election: no committed record is known to be lost"
+        );
     }
 }
 

@@ -46,7 +46,9 @@ impl Leader {
     pub fn maybe_propose(&mut self, cx: &mut Cx<'_>) {
         self.propose_again_at = None;
         if self.recovering && self.isr.pending().is_none() {
-            self.propose(self.isr.committed().to_vec(), IsrReason::Recovered, Vec::new(), cx);
+            // Where its log ended is where the loss begins, if there was one (D12).
+            let evidence = vec![Evidence { leader_end: Some(self.epoch_start), ..Evidence::about(self.me) }];
+            self.propose(self.isr.committed().to_vec(), IsrReason::Recovered, evidence, cx);
         }
         (0..self.followers.len()).for_each(|index| self.maybe_expand(index, cx));
     }

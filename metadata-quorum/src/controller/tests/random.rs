@@ -53,6 +53,11 @@ enum Step {
         topic: u8,
         kind: u8,
     },
+    Choose {
+        topic: u8,
+        leader: i32,
+        accept_loss: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -72,6 +77,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (topic(), prop::option::weighted(0.1, broker()), brokers(), prop::bool::weighted(0.1), 0..12u8)
             .prop_map(|(topic, sender, isr, recovering, skew)| Step::Alter { topic, sender, isr, recovering, skew }),
         2 => (topic(), 0..3u8).prop_map(|(topic, kind)| Step::Elect { topic, kind }),
+        2 => (topic(), broker(), any::<bool>())
+            .prop_map(|(topic, leader, accept_loss)| Step::Choose { topic, leader, accept_loss }),
     ]
 }
 
@@ -141,6 +148,19 @@ fn take(quorum: &mut Quorum, step: &Step, fresh: u8) {
         Step::Elect { topic, kind } => {
             let kind = [ElectionKind::Clean, ElectionKind::Preferred, ElectionKind::Unclean][usize::from(kind)];
             Command::ElectLeaders { kind, partitions: vec![at(topic)], time }
+        }
+        Step::Choose { topic, leader, accept_loss } => {
+            let (expected_leader_epoch, expected_partition_epoch, watermark) = (None, None, None);
+            let (partition, leader) = (at(topic), BrokerId(leader));
+            let election = ChosenElection {
+                partition,
+                leader,
+                accept_loss,
+                expected_leader_epoch,
+                expected_partition_epoch,
+                watermark,
+            };
+            Command::ElectChosen { elections: vec![election], time }
         }
     };
     // `run` checks the invariants and the epochs.

@@ -1,0 +1,67 @@
+//! What an unclean election costs, as far as anybody can know (D12): the watermark that the last leader was known to have
+//! reached, against the end of the log that goes on.
+
+use std::sync::Arc;
+
+use highwater_wire::{BrokerId, LeaderEpoch};
+
+use crate::image::{ChangeKind, LastWatermark, LeaderReason, PartitionChange, PartitionState, WatermarkSource};
+
+/// The best that is known of the watermark of the last leader: of one that was lost, or was replaced by an unclean
+/// election whose leader has not recovered yet. What it reported itself, or where its log ended when the ISR shrank to it
+/// alone; whichever is higher, for both were committed. `min_isr`: effective.
+pub fn last_watermark(
+    state: &PartitionState,
+    history: &[Arc<PartitionChange>],
+    min_isr: usize,
+) -> Option<LastWatermark> {
+    let last = last_leader(history);
+    let leader = state.last_known_elr.first().copied().or(last.map(|(leader, _)| leader));
+    let reported = state.last_known_watermark.map(|(high_watermark, known)| LastWatermark {
+        high_watermark,
+        known,
+        leader,
+        source: WatermarkSource::Reported,
+    });
+    // Below min ISR the watermark stands still, whatever the log (R121).
+    let alone = last.filter(|_| min_isr <= 1).and_then(|(leader, epoch)| left_alone(history, leader, epoch));
+    reported
+        .into_iter()
+        .chain(alone)
+        .max_by_key(|known| (known.high_watermark, known.source == WatermarkSource::Reported))
+}
+
+/// Whether the present leader was elected uncleanly: then its epoch begins where the log that was left ended.
+pub(super) fn leads_uncleanly(history: &[Arc<PartitionChange>]) -> bool {
+    let last = history.iter().rev().find_map(|change| match &change.kind {
+        ChangeKind::Leader { reason, .. } => Some(*reason),
+        _ => None,
+    });
+    matches!(last, Some(LeaderReason::Unclean | LeaderReason::LastKnown))
+}
+
+/// Who led last, and in which epoch.
+fn last_leader(history: &[Arc<PartitionChange>]) -> Option<(BrokerId, LeaderEpoch)> {
+    history.iter().rev().find_map(|change| match &change.kind {
+        ChangeKind::Leader {
+            before: Some(before),
+            reason: LeaderReason::Lost | LeaderReason::Unclean | LeaderReason::LastKnown,
+        } => Some((*before, LeaderEpoch(change.leader_epoch.0 - 1))),
+        _ => None,
+    })
+}
+
+/// Where the log of `leader` ended when, in this epoch, it asked for an ISR of itself alone. Then everything in its log
+/// became committed.
+fn left_alone(history: &[Arc<PartitionChange>], leader: BrokerId, epoch: LeaderEpoch) -> Option<LastWatermark> {
+    let of_the_epoch = history.iter().rev().filter(|change| change.leader_epoch == epoch);
+    let ends = of_the_epoch.filter_map(|change| match &change.kind {
+        ChangeKind::Shrink { after, evidence, .. } if *after == [leader] && change.requested_by == Some(leader) => {
+            let high_watermark = evidence.iter().find_map(|evidence| evidence.leader_end)?;
+            let source = WatermarkSource::IsrChange;
+            Some(LastWatermark { high_watermark, known: change.time, leader: Some(leader), source })
+        }
+        _ => None,
+    });
+    ends.max_by_key(|known| known.high_watermark)
+}
