@@ -1,15 +1,15 @@
 //! The life of this broker: register, recover, be unfenced, serve, drain (R28, R29, R166–R174, D9–D12, D34).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use highwater_quorum::controller::{Answer, Command, KnownWatermark, Refusal, RegisterBroker};
+use highwater_quorum::controller::{Answer, Command, Refusal, RegisterBroker};
 use highwater_quorum::image::{BrokerState, Endpoint};
 use highwater_quorum::{Heartbeat, HeartbeatAnswer, QuorumError};
 use highwater_quorum::{ImageVersion, MetadataImage, QuorumClient};
-use highwater_wire::{BrokerEpoch, DirectoryId, Millis, Offset, TopicPartition};
+use highwater_wire::{BrokerEpoch, BrokerId, DirectoryId, Millis, TopicPartition};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -24,9 +24,12 @@ use crate::log::log_dir::Previous;
 use crate::net::Bound;
 use crate::partitions::{Deliveries, Partitions, Request};
 use crate::reconcile::Reconciler;
-use crate::replica::message::ReplicaReply;
 use crate::server;
 use crate::view::{NodeState, Phase};
+
+mod watermarks;
+
+use watermarks::Watermarks;
 
 /// How long one attempt to register may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -36,8 +39,6 @@ const NO_LEADER_RETRY: Duration = Duration::from_millis(50);
 const EAGER: Duration = Duration::from_millis(50);
 /// After a heartbeat that was not answered.
 const UNANSWERED_RETRY: Duration = Duration::from_millis(250);
-/// Watermarks in one heartbeat (D12).
-const WATERMARKS_MAX: usize = 1_000;
 
 /// What the owner of the data plane wants of the lifecycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +89,8 @@ impl Lifecycle {
         self.state.enter(Phase::Fenced, "waiting to be unfenced by the metadata quorum");
         let changed = Arc::new(Notify::new());
         let following = self.follow_images(reconciler, changed.clone());
-        let mut beating = Beating { lost, reported: HashMap::new() };
+        let watermarks = Watermarks::new(self.identity.broker, self.partitions.clone(), self.quorum.watch());
+        let mut beating = Beating { lost, watermarks, leader: None };
         tokio::select! {
             failed = following => failed,
             failed = self.beat(&mut beating, &changed) => failed,
@@ -222,6 +224,7 @@ impl Lifecycle {
                     Duration::ZERO
                 }
                 Err(error) => {
+                    beating.watermarks.forget();
                     self.state.waits_for(format!("heartbeat: {error}"));
                     UNANSWERED_RETRY.min(self.config.lifecycle.heartbeat_interval)
                 }
@@ -229,6 +232,7 @@ impl Lifecycle {
             tokio::select! {
                 () = sleep_until(sent + pause) => {}
                 () = changed.notified() => {}
+                () = beating.watermarks.moved() => {}
                 _ = self.wish.changed() => {}
             }
         }
@@ -282,6 +286,11 @@ impl Lifecycle {
     }
 
     fn heartbeat(&self, beating: &mut Beating, wish: Wish) -> Heartbeat {
+        let leader = self.quorum.leader();
+        if std::mem::replace(&mut beating.leader, leader) != leader {
+            // It may not have heard all that its predecessor was told.
+            beating.watermarks.forget();
+        }
         let drained = wish == Wish::Drain && !self.partitions.all().iter().any(|hosted| hosted.is_leader());
         Heartbeat {
             broker: self.identity.broker,
@@ -292,34 +301,8 @@ impl Lifecycle {
             want_shutdown: wish == Wish::Drain,
             drained,
             lost: beating.lost.clone(),
-            watermarks: self.watermarks(beating),
+            watermarks: beating.watermarks.take(),
         }
-    }
-
-    /// D12: the watermarks of led partitions whose ISR is not full, where they changed.
-    fn watermarks(&self, beating: &mut Beating) -> Vec<KnownWatermark> {
-        let now = self.partitions.clock.now();
-        let mut deliveries = Deliveries::new();
-        let mut told = Vec::new();
-        let mut reported = HashMap::new();
-        for hosted in self.partitions.all().into_iter().filter(|hosted| hosted.is_leader()) {
-            let reply = self.partitions.enter_hosted(&hosted, Request::Checkpoint, now, &mut deliveries);
-            let ReplicaReply::Checkpoint(checkpoint) = reply else { continue };
-            if !checkpoint.leads_with_gaps {
-                continue;
-            }
-            let high_watermark = checkpoint.high_watermark;
-            let before = beating.reported.get(&hosted.at);
-            if before != Some(&high_watermark) && told.len() < WATERMARKS_MAX {
-                told.push(KnownWatermark { partition: hosted.at, high_watermark, reported: now.wall });
-                reported.insert(hosted.at, high_watermark);
-            } else if let Some(before) = before {
-                reported.insert(hosted.at, *before);
-            }
-        }
-        self.partitions.deliver(&mut deliveries);
-        beating.reported = reported;
-        told
     }
 }
 
@@ -327,7 +310,9 @@ impl Lifecycle {
 struct Beating {
     /// D10: until unfenced.
     lost: Vec<TopicPartition>,
-    reported: HashMap<TopicPartition, Offset>,
+    watermarks: Watermarks,
+    /// The raft leader that was told last.
+    leader: Option<BrokerId>,
 }
 
 struct OpenListeners {

@@ -13,7 +13,7 @@ use crate::duty;
 use crate::error::QuorumError;
 use crate::image::{BrokerState, ImageVersion, MetadataImage};
 use crate::planner::{plan_growth, plan_topic};
-use crate::raft::{Node, ProposeRequest, VoterRequest, wall_clock};
+use crate::raft::{Node, ProposeRequest, VoterRequest, WatermarkReport, wall_clock};
 use crate::status::{QuorumMember, QuorumStatus};
 
 /// A topic as asked for by a client, before placement (R179, D18, D19).
@@ -69,7 +69,7 @@ pub struct Heartbeat {
     pub drained: bool,
     /// Partitions where recovery found less than it must; sent until unfenced (D10).
     pub lost: Vec<TopicPartition>,
-    /// Changed watermarks of led partitions whose ISR is not full (D12), bounded.
+    /// Changed watermarks of led partitions whose ISR is not full (D12), bounded; told to every voter.
     pub watermarks: Vec<KnownWatermark>,
 }
 
@@ -171,6 +171,12 @@ impl QuorumClient {
     /// # Errors
     /// `Refused` with 102 or 77: register again. `NoLeader`, `TimedOut`: send the next one.
     pub async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, QuorumError> {
+        if !heartbeat.watermarks.is_empty() {
+            let Heartbeat { broker, epoch, ref watermarks, .. } = heartbeat;
+            let report = WatermarkReport { broker, epoch, watermarks: watermarks.clone() };
+            let node = Arc::clone(&self.node);
+            self.runtime.spawn(async move { duty::spread_watermarks(&node, &report).await });
+        }
         self.run(move |node| async move {
             let here = |_| duty::on_heartbeat(&node, heartbeat.clone());
             node.with_leader("/heartbeat", &heartbeat, HEARTBEAT_TIMEOUT, true, here).await

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use highwater_wire::{BrokerEpoch, BrokerId, ClusterId, Millis};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 mod table;
@@ -19,15 +19,20 @@ use crate::config::QuorumLimits;
 use crate::controller::{Answer, Command, ElectionKind, FencedBroker, Refusal, RegisterBroker};
 use crate::image::{BrokerRegistration, BrokerState, MetadataImage};
 use crate::planner::away_from_home;
-use crate::raft::{Node, Reply, Suspect, SuspectRequest, Verdict, lifeline, prove, succeed, wall_clock};
+use crate::raft::{
+    Node, Reply, Suspect, SuspectRequest, Verdict, WatermarkReport, lifeline, prove, succeed, wall_clock,
+};
 
 const TICK: Duration = Duration::from_millis(50);
 /// A proposal of the leader's own.
 const PROPOSE: Duration = Duration::from_secs(5);
 /// Within a heartbeat's answer.
 const PROPOSE_IN_HEARTBEAT: Duration = Duration::from_millis(700);
-/// Deaths proved within this are fenced in one entry (D30).
+/// How long a proved death waits for the probes that are under way: those who died together are fenced in one entry
+/// (D30).
 const TOGETHER: Duration = Duration::from_millis(20);
+/// Watermarks to a voter.
+const SPREAD: Duration = Duration::from_millis(500);
 /// Before a line that ended is held again.
 const REDIAL: Duration = Duration::from_millis(500);
 /// Between two looks at observers that could not be settled.
@@ -42,6 +47,7 @@ pub(crate) struct Duty {
     table: Mutex<Table>,
     /// Proved dead, to be fenced together.
     dead: Mutex<Vec<FencedBroker>>,
+    probe_ended: Notify,
     busy: Mutex<Busy>,
 }
 
@@ -59,7 +65,12 @@ struct Busy {
 impl Duty {
     pub fn new(limits: &QuorumLimits) -> Self {
         let session = Millis(u64::try_from(limits.session_timeout.as_millis()).unwrap_or(u64::MAX));
-        Self { table: Mutex::new(Table::new(session, Millis::ZERO)), dead: Mutex::default(), busy: Mutex::default() }
+        Self {
+            table: Mutex::new(Table::new(session, Millis::ZERO)),
+            dead: Mutex::default(),
+            probe_ended: Notify::new(),
+            busy: Mutex::default(),
+        }
     }
 }
 
@@ -239,10 +250,33 @@ fn balance(node: &Arc<Node>, image: &MetadataImage, now: Millis) {
     });
 }
 
+/// A broker told its watermarks: kept on every voter (D12).
+pub(crate) fn on_watermarks(node: &Node, report: &WatermarkReport) {
+    let image = node.image();
+    if image.broker(report.broker).is_some_and(|broker| broker.epoch == report.epoch) {
+        node.duty.table.lock().on_watermarks(&image, report.broker, &report.watermarks);
+    }
+}
+
+/// Tells the voters what the raft leader hears by heartbeat: one of them succeeds it, perhaps because the raft leader
+/// died in this very process. What does not arrive is told again with the next change.
+pub(crate) async fn spread_watermarks(node: &Arc<Node>, report: &WatermarkReport) {
+    on_watermarks(node, report);
+    let (me, leader) = (node.id.node, node.leader().map(|leader| leader.node));
+    let others = node.voters().into_iter().filter(|id| *id != me && Some(*id) != leader);
+    let calls = others.map(|id| async move {
+        let sent = node.peers.call(id, "/watermarks", SPREAD, |http, url| http.post(url).json(report)).await;
+        if let Err(error) = sent {
+            tracing::debug!(voter = %id, %error, "watermarks did not reach a voter");
+        }
+    });
+    futures::future::join_all(calls).await;
+}
+
 /// Fences these brokers in one entry, with the watermarks they reported.
 async fn fence(node: &Arc<Node>, brokers: Vec<FencedBroker>) {
     let image = node.image();
-    let watermarks = node.duty.table.lock().take_watermarks(&image, &brokers);
+    let watermarks = node.duty.table.lock().last_watermarks(&image, &brokers);
     let names: Vec<String> = brokers.iter().map(|fenced| format!("{} ({})", fenced.broker, fenced.note)).collect();
     let command = Command::FenceBrokers { brokers: brokers.clone(), watermarks, time: wall_clock() };
     match node.propose_here(command, PROPOSE).await {
@@ -291,30 +325,37 @@ pub(crate) fn suspect(node: &Arc<Node>, broker: BrokerId, epoch: Option<BrokerEp
 async fn probe(node: &Arc<Node>, broker: &BrokerRegistration, begun: Millis) {
     let verdict = prove(&node.peers.http, &as_suspect(node, broker)).await;
     let (image, now) = (node.image(), node.now());
-    let dead = {
+    let alive = {
         let mut table = node.duty.table.lock();
-        table.end_probe(broker.id);
-        match verdict {
+        let dead = match verdict {
             Verdict::Dead(how) => {
                 let liveness = &mut table.liveness;
                 liveness.prove_dead(&image, broker.id, broker.epoch, begun, &how, now).map_err(|why| why.to_string())
             }
             Verdict::Alive => Err("it answers".to_owned()),
             Verdict::Unknown(why) => Err(why),
-        }
+        };
+        // Whoever waits for the last probe finds what it proved.
+        let alive = dead.map(|dead| node.duty.dead.lock().push(dead)).err();
+        table.end_probe(broker.id);
+        alive
     };
-    let dead = match dead {
-        Ok(dead) => dead,
-        Err(why) => {
-            tracing::debug!(broker = %broker.id, why, "a suspicion fences nobody");
-            return;
-        }
-    };
-    // Brokers that died together are fenced together.
-    node.duty.dead.lock().push(dead);
-    if node.duty.table.lock().is_probing() {
-        tokio::time::sleep(TOGETHER).await;
+    node.duty.probe_ended.notify_waiters();
+    if let Some(why) = alive {
+        tracing::debug!(broker = %broker.id, why, "a suspicion fences nobody");
+        return;
     }
+    // Brokers that died together are fenced together.
+    let all_ended = async {
+        loop {
+            let ended = node.duty.probe_ended.notified();
+            if !node.duty.table.lock().is_probing() {
+                return;
+            }
+            ended.await;
+        }
+    };
+    let _ = tokio::time::timeout(TOGETHER, all_ended).await;
     let together = std::mem::take(&mut *node.duty.dead.lock());
     if !together.is_empty() {
         fence(node, together).await;
@@ -394,7 +435,11 @@ pub(crate) async fn on_heartbeat(node: &Arc<Node>, heartbeat: Heartbeat) -> Repl
         Ok(registration) => registration,
         Err(refusal) => return Reply::Refused(refusal),
     };
-    node.duty.table.lock().on_heartbeat(&heartbeat, node.now());
+    {
+        let mut table = node.duty.table.lock();
+        table.on_heartbeat(&heartbeat, node.now());
+        table.on_watermarks(&node.image(), heartbeat.broker, &heartbeat.watermarks);
+    }
     if node.leading().is_none() {
         // Cut off from the majority: what this node has applied may be long overtaken (R219).
         return Reply::Unsure { why: "no majority answers this raft leader".to_owned() };

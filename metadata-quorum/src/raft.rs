@@ -30,7 +30,7 @@ use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-pub(crate) use listener::{ProposeRequest, SuspectRequest, VoterRequest};
+pub(crate) use listener::{ProposeRequest, SuspectRequest, VoterRequest, WatermarkReport};
 pub(crate) use node::{Node, Reply, wall_clock};
 pub(crate) use probe::{Suspect, Verdict, lifeline, prove};
 pub(crate) use succession::succeed;

@@ -1,14 +1,15 @@
-//! What the raft leader knows of brokers from their heartbeats: soft state, gone with its term (R219).
+//! What the raft leader knows of brokers from their heartbeats: soft state, gone with its term (R219). Only what brokers
+//! said of their watermarks every voter knows and keeps, for the raft leader may die with the broker that told it.
 //!
 //! Pure: times are handed in. Who is to be fenced is judged in `planner/liveness`, the fence itself in `decide`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use highwater_wire::{BrokerEpoch, BrokerId, Millis, TopicPartition};
+use highwater_wire::{BrokerEpoch, BrokerId, LeaderEpoch, Millis, TopicPartition};
 
 use crate::client::Heartbeat;
 use crate::controller::{FencedBroker, KnownWatermark};
-use crate::image::{BrokerRegistration, ImageVersion, MetadataImage};
+use crate::image::{BrokerRegistration, ImageVersion, MetadataImage, PartitionState};
 use crate::planner::Liveness;
 
 /// Watermarks kept for all partitions together (D12): beyond it new partitions are not taken.
@@ -25,9 +26,24 @@ pub(crate) struct Table {
     /// The image that a broker said it has.
     versions: BTreeMap<BrokerId, (BrokerEpoch, ImageVersion)>,
     probing: BTreeSet<BrokerId>,
-    watermarks: BTreeMap<TopicPartition, KnownWatermark>,
+    watermarks: BTreeMap<TopicPartition, Report>,
     /// The image version at which a broker was first seen shutting down (R174).
     shut_down_at: BTreeMap<BrokerId, (BrokerEpoch, ImageVersion)>,
+}
+
+/// What a leader said of its watermark, and in which leadership.
+#[derive(Debug)]
+struct Report {
+    by: BrokerId,
+    epoch: LeaderEpoch,
+    known: KnownWatermark,
+}
+
+impl Report {
+    /// Of the present leadership: what an earlier one reached may have been lost since.
+    fn is_of(&self, state: &PartitionState) -> bool {
+        state.leader == Some(self.by) && state.leader_epoch == self.epoch
+    }
 }
 
 impl Table {
@@ -48,7 +64,8 @@ impl Table {
         if self.term == term {
             return false;
         }
-        *self = Self { term, ..Self::new(self.session, now) };
+        let watermarks = std::mem::take(&mut self.watermarks);
+        *self = Self { term, watermarks, ..Self::new(self.session, now) };
         term.is_some()
     }
 
@@ -56,9 +73,19 @@ impl Table {
     pub fn on_heartbeat(&mut self, heartbeat: &Heartbeat, now: Millis) {
         self.liveness.heartbeat(heartbeat.broker, heartbeat.epoch, heartbeat.incarnation, now);
         self.versions.insert(heartbeat.broker, (heartbeat.epoch, heartbeat.version));
-        for known in &heartbeat.watermarks {
-            if self.watermarks.len() < WATERMARKS_MAX || self.watermarks.contains_key(&known.partition) {
-                self.watermarks.insert(known.partition, known.clone());
+    }
+
+    /// Takes what a broker says of the watermarks of partitions it leads (D12); what it does not lead is left out.
+    pub fn on_watermarks(&mut self, image: &MetadataImage, broker: BrokerId, told: &[KnownWatermark]) {
+        if self.watermarks.len() + told.len() > WATERMARKS_MAX {
+            self.watermarks.retain(|at, report| image.partition(*at).is_some_and(|state| report.is_of(state)));
+        }
+        for known in told {
+            let at = known.partition;
+            let Some(state) = image.partition(at).filter(|state| state.leader == Some(broker)) else { continue };
+            if self.watermarks.len() < WATERMARKS_MAX || self.watermarks.contains_key(&at) {
+                let report = Report { by: broker, epoch: state.leader_epoch, known: known.clone() };
+                self.watermarks.insert(at, report);
             }
         }
     }
@@ -81,15 +108,15 @@ impl Table {
         !self.probing.is_empty()
     }
 
-    /// What these brokers last said of the watermarks of partitions they lead (D12); they are forgotten here.
-    pub fn take_watermarks(&mut self, image: &MetadataImage, brokers: &[FencedBroker]) -> Vec<KnownWatermark> {
-        let led = |at: &TopicPartition| {
-            let leader = image.partition(*at).and_then(|state| state.leader);
-            leader.is_some_and(|leader| brokers.iter().any(|fenced| fenced.broker == leader))
+    /// What these brokers said of the watermarks of partitions that lose their whole ISR with them (D12): where somebody
+    /// stays in sync, nothing is lost.
+    pub fn last_watermarks(&self, image: &MetadataImage, brokers: &[FencedBroker]) -> Vec<KnownWatermark> {
+        let gone = |id: &BrokerId| brokers.iter().any(|fenced| fenced.broker == *id);
+        let lost = |at: &TopicPartition, report: &Report| {
+            image.partition(*at).is_some_and(|state| report.is_of(state) && state.isr.iter().all(gone))
         };
-        let led: Vec<TopicPartition> = self.watermarks.keys().filter(|at| led(at)).copied().collect();
-        let taken: Vec<_> = led.iter().filter_map(|at| self.watermarks.remove(at)).collect();
-        taken.into_iter().take(WATERMARKS_PER_FENCE).collect()
+        let lost = self.watermarks.iter().filter(|(at, report)| lost(at, report));
+        lost.map(|(_, report)| report.known.clone()).take(WATERMARKS_PER_FENCE).collect()
     }
 
     /// R174: everything is off this broker, and every active broker knows.
@@ -112,7 +139,7 @@ mod tests {
     use highwater_wire::{Offset, TopicId};
 
     use super::*;
-    use crate::controller::testing::Quorum;
+    use crate::controller::testing::{Quorum, at};
     use crate::controller::{DataClaim, KnownWatermark};
     use highwater_wire::Timestamp;
 
@@ -166,22 +193,43 @@ mod tests {
         quorum.start(1, DataClaim::Nothing);
     }
 
+    fn fenced(quorum: &Quorum, ids: &[i32]) -> Vec<FencedBroker> {
+        let fenced = |id: &i32| FencedBroker { broker: BrokerId(*id), epoch: quorum.epoch(*id), note: String::new() };
+        ids.iter().map(fenced).collect()
+    }
+
     #[test]
-    fn the_watermarks_of_the_fenced_leaders_are_taken_and_no_others() {
+    fn the_last_watermarks_are_those_of_partitions_that_lose_their_whole_isr() {
         let mut quorum = Quorum::new(2);
         quorum.create(1, &[1, 2], &[]).unwrap();
         quorum.create(2, &[2, 1], &[]).unwrap();
+        quorum.create(3, &[1, 2], &[]).unwrap();
+        quorum.set_isr(1, &[1]);
+        quorum.set_isr(2, &[2]);
         let mut table = Table::new(SESSION, Millis(0));
-        table.on_leading(Some(1), Millis(0));
-        let at: Vec<TopicPartition> = quorum.image.partitions().map(|(at, _, _)| at).collect();
         let strange = TopicPartition::new(TopicId::random(), 0);
-        let watermarks = vec![known(at[0], 7), known(at[1], 8), known(strange, 9)];
-        table.on_heartbeat(&heartbeat(&quorum, 1, 1, watermarks), Millis(1));
-        let epoch = quorum.epoch(1);
-        let fenced = [FencedBroker { broker: BrokerId(1), epoch, note: String::new() }];
-        let led_by_1 = at.iter().find(|at| quorum.image.partition(**at).unwrap().leader == Some(BrokerId(1))).unwrap();
-        let taken = table.take_watermarks(&quorum.image, &fenced);
-        assert_eq!(taken.iter().map(|known| known.partition).collect::<Vec<_>>(), [*led_by_1]);
-        assert!(table.take_watermarks(&quorum.image, &fenced).is_empty(), "once");
+        let told = [known(at(1), 7), known(at(2), 8), known(at(3), 6), known(strange, 9)];
+        table.on_watermarks(&quorum.image, BrokerId(1), &told);
+        let last = |table: &Table, ids| table.last_watermarks(&quorum.image, &fenced(&quorum, ids));
+        assert_eq!(last(&table, &[1]), [known(at(1), 7)], "3 has another in sync, 2 is led by another");
+        assert_eq!(last(&table, &[2]), []);
+        assert_eq!(last(&table, &[1, 2]), [known(at(1), 7), known(at(3), 6)]);
+        table.on_watermarks(&quorum.image, BrokerId(1), &[known(at(1), 12)]);
+        assert_eq!(last(&table, &[1]), [known(at(1), 12)]);
+        table.on_leading(Some(3), Millis(5));
+        assert_eq!(last(&table, &[1]), [known(at(1), 12)], "whoever leads the quorum next knows it too");
+    }
+
+    #[test]
+    fn what_an_earlier_leadership_reached_says_nothing_of_this_one() {
+        let mut quorum = Quorum::new(2);
+        quorum.create(1, &[1, 2], &[]).unwrap();
+        let mut table = Table::new(SESSION, Millis(0));
+        table.on_watermarks(&quorum.image, BrokerId(1), &[known(at(1), 7)]);
+        quorum.set_isr(1, &[1]);
+        quorum.fence(&[1]);
+        quorum.unfence(1, &[]).unwrap();
+        assert_eq!(quorum.sets(1).0, Some(1), "the same leader in another epoch");
+        assert_eq!(table.last_watermarks(&quorum.image, &fenced(&quorum, &[1])), []);
     }
 }

@@ -22,7 +22,7 @@ use super::network::{CLUSTER, TO};
 use super::node::{Node, Reply};
 use super::types::{SnapshotMeta, TypeConfig, Vote};
 use crate::client::{Heartbeat, HeartbeatAnswer};
-use crate::controller::{Answer, Command};
+use crate::controller::{Answer, Command, KnownWatermark};
 use crate::duty;
 use crate::status::{ProbeAnswer, QuorumMember, QuorumStatus};
 
@@ -43,6 +43,14 @@ pub(crate) struct ProposeRequest {
 pub(crate) struct SuspectRequest {
     pub broker: BrokerId,
     pub epoch: BrokerEpoch,
+}
+
+/// Watermarks of partitions that a broker leads, told to a voter (D12).
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct WatermarkReport {
+    pub broker: BrokerId,
+    pub epoch: BrokerEpoch,
+    pub watermarks: Vec<KnownWatermark>,
 }
 
 /// A voter to be, and the one it replaces.
@@ -77,6 +85,7 @@ pub(crate) fn router(node: Arc<Node>, extra: Router) -> Router {
         .route("/heartbeat", post(heartbeat))
         .route("/propose", post(propose))
         .route("/suspect", post(suspect))
+        .route("/watermarks", post(watermarks))
         .route("/probe", get(probe))
         .route("/formation", get(formation))
         .route("/read-index", post(read_index))
@@ -181,6 +190,11 @@ async fn propose(State(node): NodeState, Json(request): Json<ProposeRequest>) ->
 
 async fn suspect(State(node): NodeState, Json(request): Json<SuspectRequest>) -> StatusCode {
     duty::suspect(&node, request.broker, Some(request.epoch));
+    StatusCode::ACCEPTED
+}
+
+async fn watermarks(State(node): NodeState, Json(report): Json<WatermarkReport>) -> StatusCode {
+    duty::on_watermarks(&node, &report);
     StatusCode::ACCEPTED
 }
 

@@ -164,6 +164,17 @@ impl Node {
         self.raft.is_leader()
     }
 
+    /// The voters as known here; those of the configuration before there is a membership.
+    pub fn voters(&self) -> Vec<BrokerId> {
+        let mut voters: Vec<BrokerId> = self.raft.voter_ids().map(|voter| voter.node).collect();
+        if voters.is_empty() {
+            voters.extend(self.peers.voters().keys());
+        }
+        voters.sort();
+        voters.dedup();
+        voters
+    }
+
     /// The raft leader as known here.
     pub fn leader(&self) -> Option<NodeId> {
         self.raft.server_metrics().borrow_watched().current_leader
