@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use highwater_tests::process::Processes;
 
+mod scale;
 #[allow(dead_code)] // each test file uses its part
 mod stock;
 use stock::{Load, check_once_in_order, read_all};

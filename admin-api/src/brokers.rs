@@ -139,7 +139,8 @@ pub async fn partition_replicas(
     read.list("KafkaReplicaList", rows)
 }
 
-fn find<'a>(read: &'a Read, broker: &str) -> Result<&'a BrokerRegistration, ApiError> {
+/// The broker that a path names.
+pub fn find<'a>(read: &'a Read, broker: &str) -> Result<&'a BrokerRegistration, ApiError> {
     let id = broker.parse().ok().and_then(BrokerId::from_wire);
     let found = id.and_then(|id| read.image.brokers.get(&id));
     found.map(AsRef::as_ref).ok_or_else(|| ApiError::not_found(format!("there is no broker {broker}")))

@@ -25,6 +25,7 @@ mod configs;
 mod error;
 mod health;
 mod live;
+mod log_dirs;
 mod metrics;
 mod openapi;
 mod partitions;

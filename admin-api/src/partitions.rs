@@ -20,6 +20,7 @@ use crate::respond::{Call, Links, Metadata, Read, Related, Row, number_key};
 use crate::routes::{self, Failure, Route};
 
 pub mod history;
+pub mod records;
 pub mod replica_status;
 pub mod state;
 
@@ -52,6 +53,7 @@ pub fn routes() -> Vec<Route> {
     all.extend(state::routes());
     all.extend(replica_status::routes());
     all.extend(history::routes());
+    all.extend(records::routes());
     all
 }
 

@@ -7,14 +7,18 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use highwater_data::handlers::delete_records::Refused;
 use highwater_quorum::{QuorumClient, QuorumStatus};
-use highwater_wire::{BrokerId, TopicPartition};
+use highwater_wire::{BrokerId, ErrorCode, TopicPartition};
 use serde::{Deserialize, Serialize};
 
 use crate::live::{LiveReplica, LocalReplicas};
+use crate::log_dirs::LiveLogDir;
 
 /// Partitions asked for in one call.
 const BATCH: usize = 2_000;
+/// How much longer than its time-out a deletion's answer may take.
+const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Asked {
@@ -24,9 +28,56 @@ struct Asked {
 /// One entry per partition asked for, in order; `None`: not hosted here.
 type Answered = Vec<Option<LiveReplica>>;
 
-/// The routes that answer other nodes; to be merged into the controller listener. Reading changes nothing.
+/// The routes that answer other nodes; to be merged into the controller listener.
 pub fn replica_router(replicas: LocalReplicas) -> Router {
-    Router::new().route("/admin/replicas", post(replicas_here)).with_state(replicas)
+    Router::new()
+        .route("/admin/replicas", post(replicas_here))
+        .route("/admin/delete-records", post(delete_records_here))
+        .route("/admin/log-dirs", get(log_dirs_here))
+        .with_state(replicas)
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Deletion {
+    at: TopicPartition,
+    before: i64,
+    timeout_ms: u64,
+}
+
+/// Why records were not deleted.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct DeletionRefused {
+    code: i16,
+    /// For a person.
+    pub why: String,
+}
+
+impl DeletionRefused {
+    /// Kafka's error.
+    pub fn code(&self) -> ErrorCode {
+        ErrorCode::from_code(self.code)
+    }
+}
+
+impl From<Refused> for DeletionRefused {
+    fn from(refused: Refused) -> Self {
+        Self { code: refused.code.code(), why: refused.why }
+    }
+}
+
+async fn delete_records_here(
+    State(replicas): State<LocalReplicas>,
+    Json(asked): Json<Deletion>,
+) -> Result<Json<Result<i64, DeletionRefused>>, StatusCode> {
+    let view = replicas.get().ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+    let deleted = view.delete_records(asked.at, asked.before, Duration::from_millis(asked.timeout_ms)).await;
+    Ok(Json(deleted.map_err(DeletionRefused::from)))
+}
+
+async fn log_dirs_here(State(replicas): State<LocalReplicas>) -> Result<Json<Vec<LiveLogDir>>, StatusCode> {
+    let view = replicas.get().ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+    let dirs = view.log_dirs().await.ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+    Ok(Json(dirs.into_iter().map(LiveLogDir::from).collect()))
 }
 
 async fn replicas_here(
@@ -97,6 +148,28 @@ impl Peers {
         });
         let answers: Option<Vec<Answered>> = futures::future::join_all(calls).await.into_iter().collect();
         answers.map(|answers| answers.into_iter().flatten().collect())
+    }
+
+    /// Has the leader of a partition delete the records below `before` (-1: the high watermark); the low watermark. `None`
+    /// when it did not answer within `timeout` and a little more: they may be deleted or not.
+    pub async fn delete_records(
+        &self,
+        quorum: &QuorumClient,
+        leader: BrokerId,
+        at: TopicPartition,
+        before: i64,
+        timeout: Duration,
+    ) -> Option<Result<i64, DeletionRefused>> {
+        let url = format!("{}/admin/delete-records", quorum.controller_url(leader)?);
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let call = self.http.post(url).timeout(timeout + ANSWER_GRACE).json(&Deletion { at, before, timeout_ms });
+        call.send().await.ok()?.error_for_status().ok()?.json().await.ok()
+    }
+
+    /// The log directories of a broker; `None` when it did not answer in `budget`.
+    pub async fn log_dirs(&self, quorum: &QuorumClient, broker: BrokerId, budget: Duration) -> Option<Vec<LiveLogDir>> {
+        let url = format!("{}/admin/log-dirs", quorum.controller_url(broker)?);
+        self.http.get(url).timeout(budget).send().await.ok()?.error_for_status().ok()?.json().await.ok()
     }
 
     /// The view of the quorum that `node` has; `None` when it did not answer in `budget`.

@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
 use crate::query::{ALWAYS, LIST};
-use crate::{AdminState, brokers, clusters, configs, health, metrics, openapi, partitions, quorum, topics};
+use crate::{AdminState, brokers, clusters, configs, health, log_dirs, metrics, openapi, partitions, quorum, topics};
 
 /// Where everything about a cluster lies.
 const CLUSTER: &str = "/v3/clusters/{cluster_id}";
@@ -23,6 +23,7 @@ pub fn all() -> Vec<Route> {
         configs::routes(),
         partitions::routes(),
         brokers::routes(),
+        log_dirs::routes(),
         quorum::routes(),
         health::routes(),
         metrics::routes(),

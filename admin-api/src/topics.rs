@@ -1,4 +1,4 @@
-//! `/topics`: list, create, show, delete (REST v3).
+//! `/topics`: list, create, show, delete (REST v3); `topics/update.rs` changes one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +20,8 @@ use crate::query::LIST;
 use crate::respond::{Call, Links, Metadata, Related, Row};
 use crate::routes::{self, Route};
 
+mod update;
+
 const LIST_FILTERS: &[&str] = &["topic"];
 
 /// This file's routes.
@@ -38,6 +40,11 @@ pub fn routes() -> Vec<Route> {
             .object::<TopicBody>(201)
             .object::<TopicBody>(200),
         routes::get("/topics/{topic_name}", show, "One topic: its size, factor and id").object::<TopicBody>(200),
+        routes::patch("/topics/{topic_name}", update::update, "Add partitions; those that are there stay as they are")
+            .takes::<update::UpdateTopicBody>(json!({ "partitions_count": 6 }))
+            .or_takes("A dry run", json!({ "partitions_count": 12, "validate_only": true }))
+            .object::<TopicBody>(200)
+            .example("topic_name", "payments"),
         routes::delete("/topics/{topic_name}", delete, "Delete a topic; its files go in the background")
             .example("topic_name", "payments")
             .empty(204),
@@ -272,7 +279,7 @@ pub async fn delete(
 /// Reads a JSON body.
 ///
 /// 415 for another content type, 400 for what is no JSON, 422 for JSON of another shape.
-fn read_json<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
+pub fn read_json<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let media = given.split(';').next().unwrap_or("").trim();
     if !media.is_empty() && media != "application/json" && !media.ends_with("+json") {

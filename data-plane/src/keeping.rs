@@ -77,10 +77,11 @@ fn checkpoints(partitions: &Arc<Partitions>) -> Vec<(LogName, crate::replica::me
 }
 
 fn checkpoint_offsets(partitions: &Arc<Partitions>) -> io::Result<()> {
-    let starts = checkpoints(partitions).into_iter().map(|(name, checkpoint)| (name, checkpoint.log_start));
-    let starts: Vec<_> = starts.filter(|(_, start)| *start > Offset::ZERO).collect();
     partitions.dir().checkpoint_recovery_points()?;
-    partitions.dir().checkpoint_starts(starts)
+    partitions.dir().checkpoint_found_starts(|| {
+        let starts = checkpoints(partitions).into_iter().map(|(name, checkpoint)| (name, checkpoint.log_start));
+        starts.filter(|(_, start)| *start > Offset::ZERO).collect()
+    })
 }
 
 /// Writes all checkpoints now, at the end (R29).

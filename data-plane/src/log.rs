@@ -169,6 +169,11 @@ impl<D: Disk> Log<D> {
         self.segments.iter().map(|segment| u64::from(segment.size)).sum()
     }
 
+    /// Where the oldest segment begins: at or below the start.
+    pub fn first_base(&self) -> Offset {
+        self.segments[0].base
+    }
+
     /// Number of segments.
     pub fn segment_count(&self) -> usize {
         self.segments.len()

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use highwater_quorum::image::diff::{LocalChanges, LocalPartition, StopReason, StoppedPartition, local_changes};
-use highwater_quorum::image::{BrokerState, MetadataImage};
+use highwater_quorum::image::{BrokerState, DataProof, MetadataImage};
 use highwater_wire::{BrokerId, Millis, TopicPartition};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -23,6 +24,9 @@ use crate::view::Recovery;
 
 /// Logs opened by one task: creating one takes a fraction of a millisecond.
 const LOGS_PER_TASK: usize = 16;
+
+/// `file.delete.delay.ms` where the topic's own is not known any more.
+const ERASE_DELAY_MS: u64 = 60_000;
 
 /// Replicas told of an image in a row, before others get the worker.
 const TOLD_AT_ONCE: usize = 128;
@@ -61,8 +65,8 @@ impl Reconciler {
         }
     }
 
-    /// The first image: sets aside what belongs to nobody (R27), recovers all logs, several at once, and tells every
-    /// replica its role. Gives the partitions where records may be gone (D10).
+    /// The first image: deletes what is left of deleted topics, sets aside what else belongs to nobody (R27), recovers all
+    /// logs, several at once, and tells every replica its role. Gives the partitions where records may be gone (D10).
     ///
     /// # Errors
     /// The directory cannot be read or written.
@@ -76,19 +80,33 @@ impl Reconciler {
         let expected: HashMap<LogName, TopicPartition> =
             local.iter().map(|p| (LogName::new(p.topic_name.clone(), p.at.partition), p.at)).collect();
         let dir = self.partitions.dir().clone();
-        let found = blocking(move || {
+        // A quorum that knows the process before this one has known all its topics too. A quorum that does not may be a new
+        // one under an old id: what it has never heard of is kept.
+        let remembers = image.brokers.get(&self.broker).is_some_and(|broker| broker.kept_data != DataProof::None);
+        let known = image.clone();
+        let (found, deleted) = blocking(move || {
+            // Renamed by a process that ended before it had erased them.
+            let mut deleted: Vec<_> = dir.left_over()?.into_iter().map(|path| (path, 0)).collect();
             let found = dir.found()?;
             let (ours, strays): (Vec<_>, Vec<_>) = found.into_iter().partition(|log| {
                 expected.get(&log.name).is_some_and(|at| log.topic.is_none_or(|topic| topic == at.topic))
             });
             for stray in &strays {
+                if remembers && stray.topic.is_some_and(|topic| !known.topics.contains_key(&topic)) {
+                    info!(log = %stray.name, topic = ?stray.topic, "its topic was deleted while this broker was away");
+                    let heir = known.topic_named(&stray.name.topic);
+                    let delay = heir.map_or(ERASE_DELAY_MS, |topic| topic.config.file_delete_delay_ms);
+                    deleted.push((dir.delete_log(&stray.name)?, delay));
+                    continue;
+                }
                 let path = dir.set_aside(&stray.name)?;
                 warn!(log = %stray.name, topic = ?stray.topic, path = %path.display(),
                     "the metadata knows no such replica on this broker; its directory is set aside");
             }
-            Ok::<_, io::Error>(ours)
+            Ok::<_, io::Error>((ours, deleted))
         })
         .await??;
+        self.erase_later(deleted);
         let sizes: HashMap<LogName, u64> = found.into_iter().map(|log| (log.name, log.bytes)).collect();
         progress.send_replace(Recovery { logs: local.len(), bytes: sizes.values().sum(), ..Recovery::default() });
         let held: HashSet<_> = local.iter().filter(|p| was_complete_here(p, self.broker)).map(|p| p.at).collect();
@@ -166,7 +184,7 @@ impl Reconciler {
             };
             info!(partition = %hosted.log, why, "replica goes");
             let config = self.told.topics.get(&stopped.at.topic).map(|topic| topic.config.file_delete_delay_ms);
-            gone.push((hosted.log.clone(), config.unwrap_or(60_000)));
+            gone.push((hosted.log.clone(), config.unwrap_or(ERASE_DELAY_MS)));
         }
         self.partitions.deliver(&mut deliveries);
         gone
@@ -182,14 +200,19 @@ impl Reconciler {
             let renamed = gone.into_iter().map(|(name, delay)| dir.delete_log(&name).map(|path| (path, delay)));
             renamed.collect::<io::Result<Vec<_>>>()
         });
+        self.erase_later(renamed.await??);
+        Ok(())
+    }
+
+    /// Erases directories, each after its delay in milliseconds.
+    fn erase_later(&self, renamed: Vec<(PathBuf, u64)>) {
         let mut by_delay: BTreeMap<u64, Vec<_>> = BTreeMap::new();
-        for (path, delay) in renamed.await?? {
+        for (path, delay) in renamed {
             by_delay.entry(delay).or_default().push(path);
         }
         for (delay, paths) in by_delay {
             self.partitions.erase_later(paths, delay);
         }
-        Ok(())
     }
 
     async fn open(

@@ -103,6 +103,7 @@ impl<D: Disk> Replica<D> {
         let reply = self.serve(request, now, out).unwrap_or_else(|failure| self.step_aside(failure, out));
         self.carry_out(out);
         if matches!(self.health, Health::Running) {
+            self.save_start(out);
             self.settle_deletes(out);
             self.sync_if_due(now, out);
             if cfg!(debug_assertions) {
@@ -176,7 +177,7 @@ impl<D: Disk> Replica<D> {
                 ReplicaReply::Done
             }
             ReplicaRequest::StartSaved(start) => {
-                self.deletes.start_saved(start);
+                self.start_saved(start, out);
                 ReplicaReply::Done
             }
             ReplicaRequest::StorageFailed(why) => return Err(StorageFailure(why.into())),

@@ -1,7 +1,8 @@
-//! What the admin API, health checks and tests may know of this node's data plane. Reading changes nothing.
+//! What the admin API, health checks and tests may know of this node's data plane, and the little they may ask of it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use highwater_quorum::ImageVersion;
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Offset, Timestamp, TopicPartition};
@@ -10,6 +11,8 @@ use tokio::sync::{Notify, watch};
 
 use crate::error::DataPlaneError;
 use crate::handlers::context::Context;
+use crate::handlers::delete_records::{self, Refused};
+use crate::handlers::describe_log_dirs::{self, LogDirStatus};
 use crate::identity::Identity;
 use crate::partitions::{Partitions, Request};
 use crate::replica::message::{Isolation, ListOffsets, OffsetSpec, OffsetsCaller, ReplicaReply};
@@ -144,6 +147,25 @@ impl ReplicaView {
         let Some(partitions) = self.partitions.upgrade() else { return Vec::new() };
         let all = partitions.all().into_iter();
         all.filter_map(|hosted| Some((hosted.at, self.status(hosted.at)?))).collect()
+    }
+
+    /// Deletes the records of a partition led here below `before` (-1: the high watermark), and waits until every live
+    /// replica has; the low watermark then. As DeleteRecords does (R274, D33).
+    ///
+    /// # Errors
+    /// Those of DeleteRecords: not the leader 6, outside the log 1, compacted 44, not all in time 7.
+    pub async fn delete_records(&self, at: TopicPartition, before: i64, timeout: Duration) -> Result<i64, Refused> {
+        let context = self.context.upgrade().ok_or(ErrorCode::NotLeaderOrFollower)?;
+        let before = delete_records::before(before)?;
+        let results = delete_records::delete(&context, &[(at, before)], timeout).await;
+        let result = results.into_iter().next().unwrap_or_else(|| Err(ErrorCode::NotLeaderOrFollower.into()));
+        result.map(|low_watermark| low_watermark.0)
+    }
+
+    /// The log directories of this broker; `None` after it has stopped.
+    pub async fn log_dirs(&self) -> Option<Vec<LogDirStatus>> {
+        let partitions = self.partitions.upgrade()?;
+        Some(vec![describe_log_dirs::status(&partitions, None).await])
     }
 
     /// First record below the high watermark with a timestamp at or after `from`, as ListOffsets answers it; leader only.

@@ -84,6 +84,14 @@ impl Node {
     }
 }
 
+/// What a process costs.
+#[derive(Debug, Clone, Copy)]
+pub struct Usage {
+    /// User and system time.
+    pub cpu: Duration,
+    pub resident_kib: u64,
+}
+
 /// The right to run processes: one cluster at a time in a test process, for two cores carry no more under load.
 struct Turn;
 
@@ -210,6 +218,23 @@ impl Processes {
     /// SIGCONT.
     pub fn resume(&self, id: usize) {
         kill_process(self.node(id).pid(), Signal::CONT).expect("the process is there");
+    }
+
+    /// What the process of node `id` has used so far, and holds now.
+    pub fn usage(&self, id: usize) -> Usage {
+        // Linux counts in hundredths of a second here on every machine we run on (USER_HZ).
+        const TICK: Duration = Duration::from_millis(10);
+        let read = |file: &str| {
+            let path = format!("/proc/{}/{file}", self.node(id).pid().as_raw_nonzero());
+            fs::read_to_string(path).expect("the node runs")
+        };
+        let (stat, status) = (read("stat"), read("status"));
+        // Behind the name, which may hold anything: state is field 3, user and system time are 14 and 15.
+        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let ticks: u32 = behind_name.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u32>().ok()).sum();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        let resident_kib = resident.trim().trim_end_matches(" kB").trim().parse().expect("VmRSS is in kB");
+        Usage { cpu: TICK * ticks, resident_kib }
     }
 
     /// SIGTERM, and waits for the end; its exit code.

@@ -60,6 +60,11 @@ impl Context {
     }
 }
 
+/// Topics that only coordinators write to (R42 step 6).
+pub fn is_internal(topic: &str) -> bool {
+    matches!(topic, "__consumer_offsets" | "__transaction_state")
+}
+
 /// The partition of this name (R42 step 3).
 ///
 /// # Errors

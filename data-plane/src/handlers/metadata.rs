@@ -15,7 +15,7 @@ use kafka_wire::metadata_response::{MetadataResponseBroker, MetadataResponsePart
 use kafka_wire::{MetadataRequest, MetadataResponse};
 use kafka_wire_core::{StrBytes, Uuid};
 
-use super::context::{Caller, Context, is_live, live_endpoint};
+use super::context::{Caller, Context, is_internal, is_live, live_endpoint};
 use super::create_topics::CREATE_TIMEOUT;
 
 /// How long an answer is held back while the leader it would name may be dead (D7): the quorum takes 0.2 s to know.
@@ -145,6 +145,9 @@ fn one(
 fn describe(image: &MetadataImage, topic: &Topic, caller: &Caller, version: i16) -> MetadataResponseTopic {
     let mut told = MetadataResponseTopic::default();
     told.name = Some((&*topic.name).into());
+    if version >= 1 {
+        told.is_internal = is_internal(&topic.name);
+    }
     if version >= 10 {
         told.topic_id = Uuid::from_bytes(topic.id.to_bytes());
     }
@@ -160,14 +163,10 @@ fn partition(
     caller: &Caller,
     version: i16,
 ) -> MetadataResponsePartition {
-    let live = |broker: &BrokerId| live_endpoint(image, *broker, &caller.listener).is_some();
-    let leader = state.leader.filter(live);
-    let error = match (leader, state.leader) {
-        (Some(_), _) => ErrorCode::None,
-        (None, Some(known)) if version >= 6 && image.brokers.get(&known).is_some_and(|broker| is_live(broker)) => {
-            ErrorCode::ListenerNotFound
-        }
-        (None, _) => ErrorCode::LeaderNotAvailable,
+    let live = |broker: &BrokerId| is_reachable(image, *broker, caller);
+    let (leader, error) = match leader_told(image, state, caller) {
+        (leader, ErrorCode::ListenerNotFound) if version < 6 => (leader, ErrorCode::LeaderNotAvailable),
+        told => told,
     };
     let mut told = MetadataResponsePartition::default();
     told.error_code = error.code();
@@ -182,6 +181,23 @@ fn partition(
         told.leader_epoch = state.leader_epoch.0;
     }
     told
+}
+
+/// Whether a caller can speak to this broker now.
+pub fn is_reachable(image: &MetadataImage, broker: BrokerId, caller: &Caller) -> bool {
+    live_endpoint(image, broker, &caller.listener).is_some()
+}
+
+/// The leader that a caller is told of, and the error beside none: it has no address on the caller's listener, or there is
+/// none now.
+pub fn leader_told(image: &MetadataImage, state: &PartitionState, caller: &Caller) -> (Option<BrokerId>, ErrorCode) {
+    match state.leader {
+        Some(leader) if is_reachable(image, leader, caller) => (Some(leader), ErrorCode::None),
+        Some(leader) if image.brokers.get(&leader).is_some_and(|broker| is_live(broker)) => {
+            (None, ErrorCode::ListenerNotFound)
+        }
+        _ => (None, ErrorCode::LeaderNotAvailable),
+    }
 }
 
 /// R179

@@ -20,7 +20,7 @@ use kafka_wire::produce_response::{
 };
 
 use super::Respond;
-use super::context::{Caller, Context, by_id, by_name, leader_hint, live_endpoint};
+use super::context::{Caller, Context, by_id, by_name, is_internal, leader_hint, live_endpoint};
 use crate::partitions::tickets::{Answer, Flush};
 use crate::partitions::{Deliveries, Reply};
 use crate::replica::message::{Acks, Produce, ReplicaReply, ReplicaRequest, Ticket};
@@ -28,9 +28,6 @@ use crate::replica::status::RoleName;
 
 /// How long a produce waits for a new log to be opened.
 const OPENING_MAX: Duration = Duration::from_millis(250);
-
-/// Topics that only coordinators write to (R42 step 6).
-const INTERNAL: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
 
 /// Why a partition's batch was refused before, or instead of, asking its replica.
 struct Fault {
@@ -207,7 +204,7 @@ impl Checks<'_> {
         let fault = |error: &BatchError| (Some(at), error.into());
         let batch = RecordBatch::from_produce(partition.records, self.version).map_err(|error| fault(&error))?;
         let acks = self.acks.map_err(|code| (Some(at), code.into()))?;
-        if INTERNAL.contains(&&*topic.name) {
+        if is_internal(&topic.name) {
             return Err((Some(at), ErrorCode::InvalidTopicException.into()));
         }
         match batch.validate_from_client(&rules(&topic.config, self.wall)) {

@@ -53,6 +53,9 @@ pub struct LogDir<D: Disk> {
     /// What the processes before left, until this one has registered.
     heritage: Heritage,
     tables: Mutex<Tables>,
+    /// Log starts to be written: whoever writes next takes all of them along, so that many saved at once cost a write or
+    /// two.
+    starts_due: Mutex<Vec<(LogName, Offset)>>,
     _lock: D::Lock,
 }
 
@@ -66,6 +69,8 @@ struct Tables {
     unrecovered: BTreeSet<LogName>,
     /// Opened and not closed cleanly.
     open: BTreeSet<LogName>,
+    /// Logs whose start was saved since all starts were last looked at.
+    saved_starts: BTreeSet<LogName>,
     /// Opened at some time by this process: how the one before stopped says nothing of them any more.
     touched: BTreeSet<LogName>,
 }
@@ -121,6 +126,7 @@ impl<D: Disk> LogDir<D> {
             clean,
             heritage: Heritage::of(&previous),
             tables: Mutex::new(tables),
+            starts_due: Mutex::default(),
             _lock: lock,
         };
         dir.forget_deleted().map_err(failed)?;
@@ -220,19 +226,38 @@ impl<D: Disk> LogDir<D> {
     pub fn checkpoint_watermarks(&self, marks: impl IntoIterator<Item = (LogName, Offset)>) -> io::Result<()> {
         let tables = &mut *self.tables.lock();
         tables.watermarks.now.extend(marks);
-        tables.watermarks.write(&self.disk, &self.path)
+        tables.watermarks.write_if_changed(&self.disk, &self.path)
     }
 
     /// Writes `recovery-point-offset-checkpoint` from what the sync jobs reached (R283).
     pub fn checkpoint_recovery_points(&self) -> io::Result<()> {
-        self.tables.lock().recovery_points.write(&self.disk, &self.path)
+        self.tables.lock().recovery_points.write_if_changed(&self.disk, &self.path)
     }
 
     /// Writes `log-start-offset-checkpoint`: logs not named keep what they had. Durable when it returns (D33).
     pub fn checkpoint_starts(&self, starts: impl IntoIterator<Item = (LogName, Offset)>) -> io::Result<()> {
+        let starts: Vec<_> = starts.into_iter().collect();
+        self.starts_due.lock().extend(starts.iter().cloned());
         let tables = &mut *self.tables.lock();
-        tables.starts.now.extend(starts);
+        let due = std::mem::take(&mut *self.starts_due.lock());
+        let written = |table: &Table, (name, start): &(LogName, Offset)| table.written.get(name) >= Some(start);
+        // Nothing is left of ours if another took it along and wrote it.
+        if due.is_empty() && starts.iter().all(|start| written(&tables.starts, start)) {
+            return Ok(());
+        }
+        tables.saved_starts.extend(due.iter().map(|(name, _)| name.clone()));
+        tables.starts.now.extend(due);
         tables.starts.write(&self.disk, &self.path)
+    }
+
+    /// Writes `log-start-offset-checkpoint` with what `collect` finds; a start saved by [`Self::checkpoint_starts`] while
+    /// it looked is newer and stays.
+    pub fn checkpoint_found_starts(&self, collect: impl FnOnce() -> Vec<(LogName, Offset)>) -> io::Result<()> {
+        self.tables.lock().saved_starts.clear();
+        let found = collect();
+        let tables = &mut *self.tables.lock();
+        tables.starts.now.extend(found.into_iter().filter(|(name, _)| !tables.saved_starts.contains(name)));
+        tables.starts.write_if_changed(&self.disk, &self.path)
     }
 
     /// Takes a log away at once: its directory is renamed `…-delete`. The log must not be used any more. Erase the path
@@ -384,6 +409,11 @@ impl Table {
 
     fn of(&self, name: &LogName) -> Offset {
         self.now.get(name).copied().unwrap_or_default()
+    }
+
+    /// Nothing to do where the file says it already.
+    fn write_if_changed<D: Disk>(&mut self, disk: &D, dir: &Path) -> io::Result<()> {
+        if self.now == self.written { Ok(()) } else { self.write(disk, dir) }
     }
 
     fn write<D: Disk>(&mut self, disk: &D, dir: &Path) -> io::Result<()> {

@@ -1,9 +1,12 @@
 //! DeleteRecords: the log start moves, is saved, and every live replica follows before the answer (R274, D33).
+//!
+//! A follower saves the start that it takes over from its leader too, and tells the leader of no other: whichever replica
+//! leads next, and whoever is killed, what was said to be deleted stays away.
 
 use highwater_wire::{Millis, Offset};
 
 use super::Replica;
-use super::message::{DeleteRecords, Outbox, Output, ReplicaReply};
+use super::message::{DeleteRecords, FollowerNext, Outbox, Output, ReplicaReply};
 use crate::disk::Disk;
 use crate::replication::Effect;
 use crate::replication::acks::Ticket;
@@ -13,8 +16,10 @@ use crate::replication::refusal::Refusal;
 #[derive(Debug)]
 pub(super) struct Deletes {
     waiting: Vec<Waiting>,
-    /// The log start that the checkpoint file is known to hold.
+    /// The log start that is known to survive: the checkpoint file holds it, or the files below are gone.
     saved_start: Offset,
+    /// One is being saved; the next one waits for it, so that an older one is never written over it.
+    saving: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -26,11 +31,12 @@ struct Waiting {
 
 impl Deletes {
     pub(super) fn new(saved_start: Offset) -> Self {
-        Self { waiting: Vec::new(), saved_start }
+        Self { waiting: Vec::new(), saved_start, saving: false }
     }
 
-    pub(super) fn start_saved(&mut self, start: Offset) {
-        self.saved_start = self.saved_start.max(start);
+    /// The log start that others may be told of.
+    pub(super) fn saved_start(&self) -> Offset {
+        self.saved_start
     }
 
     pub(super) fn expire(&mut self, now: Millis, effects: &mut Vec<Effect>) {
@@ -70,15 +76,41 @@ impl<D: Disk> Replica<D> {
             let effects = &mut self.effects;
             self.replication.park().on_appended(|wake| effects.push(Effect::Wake(wake)));
         }
-        if self.deletes.saved_start < target {
-            out.push(Output::SaveStart(self.log.view().start));
-        }
+        self.save_start(out);
         if let Some(low_watermark) = self.deleted_up_to(target) {
             return ReplicaReply::DeletedRecords { low_watermark };
         }
         let DeleteRecords { ticket, deadline, .. } = delete;
         self.deletes.waiting.push(Waiting { ticket, target, deadline });
         ReplicaReply::Waiting
+    }
+
+    /// Has a log start saved that moved since. What retention moved needs no saving: the files below are gone.
+    pub(super) fn save_start(&mut self, out: &mut Outbox<D>) {
+        let start = self.log.view().start;
+        if start == self.deletes.saved_start || self.deletes.saving {
+            return;
+        }
+        if start < self.deletes.saved_start || start == self.log.first_base() {
+            // Below: cut back to where the leader's log starts.
+            self.deletes.saved_start = start;
+        } else {
+            self.deletes.saving = true;
+            out.push(Output::SaveStart(start));
+        }
+    }
+
+    /// A log start is in its checkpoint. A follower tells its leader at once, who may be waiting for it.
+    pub(super) fn start_saved(&mut self, start: Offset, out: &mut Outbox<D>) {
+        self.deletes.saving = false;
+        // Unless the log was cut back meanwhile.
+        self.deletes.saved_start = start.min(self.log.view().start);
+        if self.replication.following().is_some() {
+            let next = self.next_fetch();
+            if matches!(next, FollowerNext::Fetch(_)) {
+                out.push(Output::Fetchable(next));
+            }
+        }
     }
 
     /// The low watermark, once it has passed `target` and ours is saved.

@@ -30,7 +30,13 @@ impl<D: Disk> Replica<D> {
             self.fetcher_awaits_sync = true;
             return FollowerNext::AwaitSync;
         }
-        follower.next(&view)
+        match follower.next(&view) {
+            FollowerNext::Fetch(point) => {
+                let log_start = point.log_start.min(self.deletes.saved_start());
+                FollowerNext::Fetch(FetchPoint { log_start, ..point })
+            }
+            next => next,
+        }
     }
 
     pub(super) fn fetched_from_leader(

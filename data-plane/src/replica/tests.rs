@@ -139,6 +139,17 @@ impl Node {
         ran
     }
 
+    /// Saves the log starts that are to be saved; says which.
+    fn save_starts(&mut self) -> Vec<Offset> {
+        let mut saved = Vec::new();
+        while let Some(at) = self.outputs.iter().position(|output| matches!(output, Output::SaveStart(_))) {
+            let Output::SaveStart(start) = self.outputs.remove(at) else { unreachable!() };
+            self.ask(ReplicaRequest::StartSaved(start));
+            saved.push(start);
+        }
+        saved
+    }
+
     /// Answers for tickets since the last call: (ticket, base offset or error).
     fn replies(&mut self) -> Vec<(u64, Result<i64, ErrorCode>)> {
         let mut replies = Vec::new();

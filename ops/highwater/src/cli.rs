@@ -7,10 +7,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::telemetry::LogFormat;
 
+mod ask;
 pub mod health;
 mod http;
 pub mod partition;
 mod table;
+pub mod topic;
 
 /// A replicated log that Kafka clients use unchanged.
 #[derive(Debug, Parser)]
@@ -33,6 +35,9 @@ pub enum Verb {
     Dev(DevArgs),
     /// Whether the cluster is healthy, and if not, why
     Health(health::HealthArgs),
+    /// List, create, describe, change and delete topics
+    #[command(subcommand)]
+    Topic(topic::TopicVerb),
     /// What partitions do and what happened to them
     #[command(subcommand)]
     Partition(PartitionVerb),
@@ -150,6 +155,7 @@ pub enum Exit {
     Unreachable = 5,
     NotAuthorised = 6,
     Unhealthy = 7,
+    PartlyDone = 8,
     Interrupted = 130,
 }
 

@@ -167,3 +167,66 @@ fn free_block() -> u16 {
     let begin = 20_000 + u16::try_from(std::process::id() % 20_000).unwrap();
     (begin..).step_by(7).find(|base| [0, 1, 2, 100, 101, 102].into_iter().all(|more| free(base + more))).unwrap()
 }
+
+#[test]
+fn topics_are_listed_created_grown_trimmed_and_deleted_from_the_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, http) = write_config(dir.path());
+    let log = dir.path().join("log");
+    let running = Running::start(&config, &log);
+    let url = format!("http://127.0.0.1:{http}");
+    wait_for_health(&url, 0, &log);
+    // What is said on stdout, or on stderr where it fails, with the exit code.
+    let topic = |line: &str| {
+        let words: Vec<&str> = ["topic"].into_iter().chain(line.split_whitespace()).chain(["--url", &url]).collect();
+        let output = highwater(&words);
+        let code = output.status.code().unwrap();
+        (code, text(if code == 0 { &output.stdout } else { &output.stderr }))
+    };
+    let told = |line: &str, code: i32, words: &[&str]| {
+        let (ended, said) = topic(line);
+        assert_eq!(ended, code, "topic {line}: {said}");
+        for word in words {
+            assert!(said.contains(word), "topic {line}: \"{word}\" is missing in\n{said}");
+        }
+    };
+    told("create orders -p 2 -r 1 -c retention.ms=60000 --dry-run", 0, &["would be created: 2 partitions"]);
+    told("list", 0, &["NAME"]);
+    assert!(!topic("list").1.contains("orders"), "a dry run creates nothing");
+    told("create orders -p 2 -r 1 -c retention.ms=60000", 0, &["orders", "created: 2 partitions, 1 replicas"]);
+    told("create orders", 2, &["exists already"]);
+    told("create orders --if-not-exists", 0, &["exists already"]);
+    told("create other -r 3", 2, &["replication factor 3"]);
+    told("create two -r 1 --replica-assignment 7", 2, &["cannot be used with"]);
+    told("create two --replica-assignment 7,7", 0, &["created: 2 partitions"]);
+    told("create third orders", 8, &["orders", "exists already"]);
+    told("list t*", 0, &["two", "third"]);
+    assert!(!topic("list t*").1.contains("orders"));
+
+    told("describe orders -a", 0, &["orders", "retention.ms", "60000", "HIGH-WATERMARK", "ONLINE"]);
+    told("describe orders --unavailable-partitions", 0, &["PARTITION"]);
+    assert!(!topic("describe orders --unavailable-partitions").1.contains("orders"), "all are available");
+    told("describe nothing", 3, &["there is no topic nothing"]);
+    told("describe nothing --if-exists", 0, &[]);
+
+    told("add-partitions orders -n 1 --dry-run", 0, &["would have 3 partitions, 2 before"]);
+    told("add-partitions orders -n 1", 0, &["has 3 partitions, 2 before"]);
+    told("add-partitions orders --total 3", 2, &["has 3 partitions already"]);
+    told("add-partitions orders --total 4 --replica-assignment 9", 2, &["broker 9"]);
+    told("add-partitions nothing -n 1", 3, &["nothing"]);
+    told("add-partitions nothing -n 1 --if-exists", 0, &["does not exist"]);
+
+    told("trim orders -o 0 --dry-run", 0, &["0 offsets of orders go"]);
+    told("trim orders -o end", 2, &["add --yes"]);
+    told("trim orders -o end -p 1 --yes", 0, &["NEW-START-OFFSET"]);
+    told("trim orders -o 5 --yes", 2, &["outside orders-0"]);
+    told("trim orders -o middle --yes", 2, &["first offset to keep"]);
+
+    told("delete orders nothing", 2, &["nothing: does not exist", "add --yes"]);
+    told("delete orders --dry-run", 0, &["orders: 3 partitions"]);
+    told("delete nothing --yes", 3, &["there is no topic nothing"]);
+    told("delete nothing --yes --if-exists", 0, &["does not exist"]);
+    told("delete orders two third --yes", 0, &["orders", "deleted"]);
+    assert!(!topic("list").1.contains("orders"));
+    assert_eq!(running.terminate(), Some(0));
+}

@@ -328,14 +328,24 @@ fn deleted_records_are_gone_for_good_everywhere_before_the_answer() {
     };
     assert_eq!(code(&leader.ask(delete(4, 8))), ErrorCode::OffsetOutOfRange);
     assert!(matches!(leader.ask(delete(2, 9)), ReplicaReply::Waiting));
-    assert!(leader.outputs.iter().any(|output| matches!(output, Output::SaveStart(Offset(2)))));
     for _ in 0..2 {
         two.fetch_from(&mut leader);
         three.fetch_from(&mut leader);
     }
     assert_eq!(two.replica.log().view().start, Offset(2));
-    assert!(leader.replies().is_empty(), "not saved yet");
-    leader.ask(ReplicaRequest::StartSaved(Offset(2)));
+    assert_eq!(leader.save_starts(), [Offset(2)]);
+    assert_eq!(two.save_starts(), [Offset(2)]);
+    two.fetch_from(&mut leader);
+    three.fetch_from(&mut leader);
+    assert!(leader.replies().is_empty(), "replica 3 has not saved it");
+    three.outputs.retain(|output| matches!(output, Output::SaveStart(_)));
+    three.save_starts();
+    let told = three.outputs.iter().find_map(|output| match output {
+        Output::Fetchable(FollowerNext::Fetch(point)) => Some(point.log_start),
+        _ => None,
+    });
+    assert_eq!(told, Some(Offset(2)), "it tells the leader at once");
+    three.fetch_from(&mut leader);
     assert_eq!(leader.replies(), [(9, Ok(2))]);
     assert_eq!(code(&leader.consume(1, None)), ErrorCode::OffsetOutOfRange);
     assert!(matches!(leader.ask(delete(1, 10)), ReplicaReply::DeletedRecords { low_watermark: Offset(2) }));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use reqwest::Method;
 use serde_json::Value;
 
 use super::{CliError, Exit};
@@ -10,6 +11,39 @@ use super::{CliError, Exit};
 pub(super) struct Api {
     client: reqwest::Client,
     url: String,
+}
+
+/// What a write may take: more than its time-out of a minute.
+const WRITE_MAX: Duration = Duration::from_secs(65);
+
+/// What every write sends with it.
+const WRITE: &[(&str, &str)] = &[("timeout_ms", "60000")];
+
+/// A call that was not done.
+#[derive(Debug)]
+pub(super) struct Refused {
+    error: CliError,
+    /// Kafka's name of it, where it has one.
+    kafka_error: Option<String>,
+}
+
+impl Refused {
+    /// Whether it is this error of Kafka's.
+    pub(super) fn is(&self, kafka_error: &str) -> bool {
+        self.kafka_error.as_deref() == Some(kafka_error)
+    }
+}
+
+impl From<CliError> for Refused {
+    fn from(error: CliError) -> Self {
+        Self { error, kafka_error: None }
+    }
+}
+
+impl From<Refused> for CliError {
+    fn from(refused: Refused) -> Self {
+        refused.error
+    }
 }
 
 impl Api {
@@ -27,9 +61,49 @@ impl Api {
 
     /// GET below the cluster, with query parameters.
     pub(super) async fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, CliError> {
+        self.call(Method::GET, path, query, None).await.map_err(CliError::from)
+    }
+
+    /// GET below the cluster, where the caller tells refusals apart.
+    pub(super) async fn ask(&self, path: &str) -> Result<Value, Refused> {
+        self.call(Method::GET, path, &[], None).await
+    }
+
+    /// POST below the cluster.
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, Refused> {
+        self.call(Method::POST, path, WRITE, Some(body)).await
+    }
+
+    /// PATCH below the cluster.
+    pub(super) async fn patch(&self, path: &str, body: &Value) -> Result<Value, Refused> {
+        self.call(Method::PATCH, path, WRITE, Some(body)).await
+    }
+
+    /// DELETE below the cluster.
+    pub(super) async fn delete(&self, path: &str) -> Result<Value, Refused> {
+        self.call(Method::DELETE, path, WRITE, None).await
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Value, Refused> {
         let url = format!("{}/v3/clusters/-{path}{}", self.url, query_string(query));
-        let answer = self.client.get(&url).send().await.map_err(|error| self.unreachable(&error))?;
+        let mut request = self.client.request(method.clone(), &url);
+        if method != Method::GET {
+            request = request.timeout(WRITE_MAX);
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
         let status = answer.status().as_u16();
+        if status == 204 {
+            return Ok(Value::Null);
+        }
         let body: Value = answer.json().await.map_err(|error| {
             CliError::new(Exit::Failed, format!("{url} did not answer with JSON ({error}): is it a Highwater node?"))
         })?;
@@ -37,7 +111,9 @@ impl Api {
             return Ok(body);
         }
         let said = body["message"].as_str().unwrap_or("no reason given");
-        Err(CliError::new(exit_of(status), format!("{said} (HTTP {status}, error_code {})", body["error_code"])))
+        let said = format!("{said} (HTTP {status}, error_code {})", body["error_code"]);
+        let kafka_error = body["details"]["kafka_error"].as_str().map(str::to_owned);
+        Err(Refused { error: CliError::new(exit_of(status), said), kafka_error })
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> CliError {
