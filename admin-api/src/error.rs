@@ -64,6 +64,21 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, 415, message)
     }
 
+    /// 409/40911: decided on a state that is no longer there.
+    pub fn stale(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, 40911, message)
+    }
+
+    /// 409/40917: nobody may lead.
+    pub fn no_eligible_leader(error: ErrorCode, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, 40917, message).because(error)
+    }
+
+    /// 422/42210: `confirm_data_loss` is missing.
+    pub fn not_confirmed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, 42210, message)
+    }
+
     /// 422/42206: the body is JSON, but not one that means something here.
     pub fn invalid_payload(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, 42206, message)
@@ -166,6 +181,12 @@ impl From<Refusal> for ApiError {
                 Self::new(StatusCode::NOT_FOUND, 40403, message).because(code)
             }
             ErrorCode::NotController => Self::no_raft_leader(message),
+            ErrorCode::FencedLeaderEpoch | ErrorCode::UnknownLeaderEpoch | ErrorCode::InvalidUpdateVersion => {
+                Self::stale(message).because(code)
+            }
+            ErrorCode::PreferredLeaderNotAvailable | ErrorCode::EligibleLeadersNotAvailable => {
+                Self::no_eligible_leader(code, message)
+            }
             _ if code.is_retriable() => Self::retriable(code, message),
             _ => Self::refused(code, message),
         }

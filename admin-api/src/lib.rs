@@ -22,6 +22,7 @@ mod brokers;
 mod changes;
 mod clusters;
 mod configs;
+mod elections;
 mod error;
 mod health;
 mod live;

@@ -10,7 +10,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
 use crate::query::{ALWAYS, LIST};
-use crate::{AdminState, brokers, clusters, configs, health, log_dirs, metrics, openapi, partitions, quorum, topics};
+use crate::{
+    AdminState, brokers, clusters, configs, elections, health, log_dirs, metrics, openapi, partitions, quorum, topics,
+};
 
 /// Where everything about a cluster lies.
 const CLUSTER: &str = "/v3/clusters/{cluster_id}";
@@ -22,6 +24,7 @@ pub fn all() -> Vec<Route> {
         topics::routes(),
         configs::routes(),
         partitions::routes(),
+        elections::routes(),
         brokers::routes(),
         log_dirs::routes(),
         quorum::routes(),

@@ -1,5 +1,13 @@
 //! RFC 3339 in and out, and the times a query may name.
 
+use std::time::SystemTime;
+
+/// The wall clock, in epoch milliseconds.
+pub fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// `2026-01-01T00:00:00.000Z`
 pub fn rfc3339(epoch_ms: i64) -> String {
     let (days, ms) = (epoch_ms.div_euclid(86_400_000), epoch_ms.rem_euclid(86_400_000));

@@ -52,7 +52,7 @@ pub fn routes() -> Vec<Route> {
 }
 
 /// How long a write waits for the quorum unless `timeout_ms` says otherwise.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct TopicBody {
@@ -279,7 +279,7 @@ pub async fn delete(
 /// Reads a JSON body.
 ///
 /// 415 for another content type, 400 for what is no JSON, 422 for JSON of another shape.
-pub fn read_json<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn read_json<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let media = given.split(';').next().unwrap_or("").trim();
     if !media.is_empty() && media != "application/json" && !media.ends_with("+json") {

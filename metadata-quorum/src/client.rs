@@ -184,6 +184,12 @@ impl QuorumClient {
         .await
     }
 
+    /// What the leader of a partition last said of its watermark, while its ISR is smaller than its replica set (D12).
+    /// `None`: nothing in this leadership, or not to this node: only voters hear it.
+    pub fn reported_watermark(&self, at: TopicPartition) -> Option<KnownWatermark> {
+        self.node.duty.table_of(|table| table.reported(&self.node.image(), at))
+    }
+
     /// A connection to this broker was reset or refused: a suspicion, checked by the raft leader (D7). Never waits.
     pub fn suspect(&self, broker: BrokerId, epoch: BrokerEpoch) {
         let node = Arc::clone(&self.node);

@@ -63,6 +63,11 @@ struct Busy {
 }
 
 impl Duty {
+    /// Reads what this node has heard from brokers.
+    pub fn table_of<T>(&self, read: impl FnOnce(&Table) -> T) -> T {
+        read(&self.table.lock())
+    }
+
     pub fn new(limits: &QuorumLimits) -> Self {
         let session = Millis(u64::try_from(limits.session_timeout.as_millis()).unwrap_or(u64::MAX));
         Self {

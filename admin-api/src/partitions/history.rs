@@ -1,8 +1,6 @@
 //! `.../history` and `.../leader-epochs`: what happened to a partition, why, and by what evidence (operators.md 1.4 B).
 //! Both come from the image, so any node tells the same story, also when the leader is gone.
 
-use std::time::SystemTime;
-
 use axum::extract::{Path, State};
 use axum::response::Response;
 use highwater_quorum::MetadataImage;
@@ -20,7 +18,7 @@ use crate::live;
 use crate::query::LIST;
 use crate::respond::{Call, Row, number_key};
 use crate::routes::{self, Route};
-use crate::time::rfc3339;
+use crate::time::{now_ms, rfc3339};
 
 const FILTERS: &[&str] = &["type", "since", "until", "broker_id", "reason", "topic"];
 
@@ -279,11 +277,6 @@ pub async fn history(
 
 fn changes(image: &MetadataImage, at: TopicPartition) -> impl DoubleEndedIterator<Item = &PartitionChange> {
     image.history.get(&at).into_iter().flat_map(|changes| changes.iter()).map(AsRef::as_ref)
-}
-
-fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

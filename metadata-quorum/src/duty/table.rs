@@ -108,6 +108,12 @@ impl Table {
         !self.probing.is_empty()
     }
 
+    /// What the present leader of a partition said of its watermark, if this node has heard it.
+    pub fn reported(&self, image: &MetadataImage, at: TopicPartition) -> Option<KnownWatermark> {
+        let report = self.watermarks.get(&at)?;
+        report.is_of(image.partition(at)?).then(|| report.known.clone())
+    }
+
     /// What these brokers said of the watermarks of partitions that lose their whole ISR with them (D12): where somebody
     /// stays in sync, nothing is lost.
     pub fn last_watermarks(&self, image: &MetadataImage, brokers: &[FencedBroker]) -> Vec<KnownWatermark> {
@@ -216,6 +222,8 @@ mod tests {
         assert_eq!(last(&table, &[1, 2]), [known(at(1), 7), known(at(3), 6)]);
         table.on_watermarks(&quorum.image, BrokerId(1), &[known(at(1), 12)]);
         assert_eq!(last(&table, &[1]), [known(at(1), 12)]);
+        assert_eq!(table.reported(&quorum.image, at(1)), Some(known(at(1), 12)));
+        assert_eq!(table.reported(&quorum.image, at(2)), None);
         table.on_leading(Some(3), Millis(5));
         assert_eq!(last(&table, &[1]), [known(at(1), 12)], "whoever leads the quorum next knows it too");
     }

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::telemetry::LogFormat;
 
 mod ask;
+pub mod elect;
 pub mod health;
 mod http;
 pub mod partition;
@@ -123,6 +124,8 @@ pub enum PartitionVerb {
     State(partition::StateArgs),
     /// Every change of in-sync replicas and leaders, with reason and evidence
     History(partition::HistoryArgs),
+    /// Elect leaders: send them home, name them, or accept loss where nobody can lead without
+    Elect(elect::ElectArgs),
 }
 
 /// Whom to ask, and how to print it.

@@ -40,6 +40,7 @@ fn run(verb: Verb) -> anyhow::Result<Exit> {
         Verb::Topic(verb) => block_on(cli::topic::run(&verb)),
         Verb::Partition(PartitionVerb::State(args)) => block_on(cli::partition::state(&args)),
         Verb::Partition(PartitionVerb::History(args)) => block_on(cli::partition::history(&args)),
+        Verb::Partition(PartitionVerb::Elect(args)) => block_on(cli::elect::run(&args)),
     }
 }
 

@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use super::{CliError, Exit};
 
+/// What is unsafe is a conflict, not a mistake in the command line.
+const NOT_CONFIRMED: u32 = 42_210;
+
 /// A node's admin API.
 pub(super) struct Api {
     client: reqwest::Client,
@@ -111,9 +114,10 @@ impl Api {
             return Ok(body);
         }
         let said = body["message"].as_str().unwrap_or("no reason given");
+        let exit = if body["error_code"] == NOT_CONFIRMED { Exit::Conflict } else { exit_of(status) };
         let said = format!("{said} (HTTP {status}, error_code {})", body["error_code"]);
         let kafka_error = body["details"]["kafka_error"].as_str().map(str::to_owned);
-        Err(Refused { error: CliError::new(exit_of(status), said), kafka_error })
+        Err(Refused { error: CliError::new(exit, said), kafka_error })
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> CliError {

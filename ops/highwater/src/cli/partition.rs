@@ -27,7 +27,7 @@ pub struct HistoryArgs {
     pub partitions: Vec<String>,
     #[command(flatten)]
     pub api: ApiArgs,
-    /// ISR_SHRINK, ISR_EXPAND, LEADER_CHANGE
+    /// ISR_SHRINK, ISR_EXPAND, LEADER_CHANGE, DATA_LOSS
     #[arg(long = "type")]
     pub type_: Option<String>,
     /// Such as 1h, or 2026-01-01T00:00:00Z
@@ -110,7 +110,8 @@ pub async fn history(args: &HistoryArgs) -> Result<Exit, CliError> {
         };
         let mut cells: Vec<String> =
             ["time", "topic_name", "partition_id", "type", "reason"].iter().map(|field| cell(&row[*field])).collect();
-        cells.extend([isr, leader, cell(&row["leader_epoch"]), by, evidence(&row["evidence"])]);
+        let why = if row["type"] == "DATA_LOSS" { evidence(&row["loss"]) } else { evidence(&row["evidence"]) };
+        cells.extend([isr, leader, cell(&row["leader_epoch"]), by, why]);
         cells
     });
     Ok(Exit::Done)
