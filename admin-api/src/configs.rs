@@ -1,47 +1,36 @@
-//! `/topics/{t}/configs`: a topic's configuration with its sources (REST v3). Reading only, so far.
+//! Configurations of topics and brokers with their sources (REST v3): what all of them share. Read and changed in
+//! `topics.rs` and `brokers.rs`; what a process works with and which keys there are in `effective.rs`.
 
-use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use std::collections::BTreeMap;
+
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
-use highwater_quorum::image::Topic;
-use highwater_quorum::image::topic_config::{ConfigEntry, ConfigType};
+use highwater_quorum::settings::{ConfigSource, Setting};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::AdminState;
 use crate::error::ApiError;
-use crate::query::LIST;
-use crate::respond::{Call, Links, Metadata, Row};
-use crate::routes::{self, Route};
+use crate::routes::Route;
 
-const LIST_FILTERS: &[&str] = &["topic", "name"];
+pub use brokers::pending_restart;
 
-/// This file's routes.
+mod brokers;
+mod change;
+mod effective;
+mod topics;
+
+/// The routes of all configurations.
 pub fn routes() -> Vec<Route> {
-    vec![
-        routes::get(
-            "/topics/{topic_name}/configs",
-            list,
-            "The configuration of a topic, or of all (`-`), with sources",
-        )
-        .list::<TopicConfigBody>("KafkaTopicConfigList")
-        .knows(LIST_FILTERS),
-        routes::get("/topics/{topic_name}/configs/{name}", show, "One key of a topic's configuration")
-            .object::<TopicConfigBody>(200),
-    ]
+    [topics::routes(), brokers::routes(), effective::routes()].into_iter().flatten().collect()
 }
 
-/// One key of one topic.
+/// What every configuration says of one key.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct TopicConfigBody {
-    kind: &'static str,
-    metadata: Metadata,
-    cluster_id: String,
-    topic_name: String,
-    name: &'static str,
-    value: String,
+struct ConfigValue {
+    name: String,
+    value: Option<String>,
     is_default: bool,
-    /// Nothing can be set after creation yet.
+    /// It cannot be changed while the cluster runs.
     is_read_only: bool,
     is_sensitive: bool,
     source: Source,
@@ -50,96 +39,137 @@ pub struct TopicConfigBody {
     // Ours from here on.
     #[serde(rename = "type")]
     kind_of_value: &'static str,
+    /// To be read after "must be".
     allowed: String,
-    documentation: &'static str,
+    documentation: String,
 }
 
-/// Where a value comes from, in Kafka's words. The defaults of the node that created a topic are set on it.
+/// Where a value comes from, in Kafka's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 enum Source {
-    DynamicTopicConfig,
-    DefaultConfig,
+    #[serde(rename = "DYNAMIC_TOPIC_CONFIG")]
+    Topic,
+    #[serde(rename = "DYNAMIC_BROKER_CONFIG")]
+    Broker,
+    #[serde(rename = "DYNAMIC_DEFAULT_BROKER_CONFIG")]
+    AllBrokers,
+    #[serde(rename = "STATIC_BROKER_CONFIG")]
+    Static,
+    #[serde(rename = "DEFAULT_CONFIG")]
+    Default,
+}
+
+impl From<ConfigSource> for Source {
+    fn from(source: ConfigSource) -> Self {
+        match source {
+            ConfigSource::Topic => Self::Topic,
+            ConfigSource::Broker => Self::Broker,
+            ConfigSource::AllBrokers => Self::AllBrokers,
+            ConfigSource::Static => Self::Static,
+            ConfigSource::Default => Self::Default,
+        }
+    }
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct Synonym {
-    name: &'static str,
-    value: String,
+    name: String,
+    value: Option<String>,
     source: Source,
 }
 
-impl TopicConfigBody {
-    fn new(links: &Links, topic: &Topic, entry: ConfigEntry) -> Self {
-        let ConfigEntry { name, value, default, given, kind, allowed, doc } = entry;
-        let mut synonyms = vec![Synonym { name, value: default.to_owned(), source: Source::DefaultConfig }];
-        if given {
-            synonyms.insert(0, Synonym { name, value: value.clone(), source: Source::DynamicTopicConfig });
-        }
-        let path = format!("/topics/{}/configs/{name}", topic.name);
+impl From<Setting> for ConfigValue {
+    fn from(setting: Setting) -> Self {
+        let source = Source::from(setting.source());
+        let synonym = |synonym: &highwater_quorum::settings::Synonym| Synonym {
+            name: synonym.name.clone(),
+            value: synonym.value.clone(),
+            source: synonym.source.into(),
+        };
         Self {
-            kind: "KafkaTopicConfig",
-            metadata: links.metadata(&path, &[format!("topic={}", topic.name), format!("config={name}")]),
-            cluster_id: links.cluster_id().to_owned(),
-            topic_name: topic.name.to_string(),
-            name,
-            value,
-            is_default: !given,
-            is_read_only: true,
+            value: setting.value().map(str::to_owned),
+            is_default: source == Source::Default,
+            is_read_only: setting.read_only,
             is_sensitive: false,
-            source: synonyms[0].source,
-            synonyms,
-            kind_of_value: type_name(kind),
-            allowed,
-            documentation: doc,
+            source,
+            synonyms: setting.synonyms.iter().map(synonym).collect(),
+            kind_of_value: setting.kind.name(),
+            allowed: setting.allowed,
+            documentation: setting.doc,
+            name: setting.name,
         }
     }
 }
 
-const fn type_name(kind: ConfigType) -> &'static str {
-    match kind {
-        ConfigType::Boolean => "BOOLEAN",
-        ConfigType::String => "STRING",
-        ConfigType::Int => "INT",
-        ConfigType::Long => "LONG",
-        ConfigType::Double => "DOUBLE",
-        ConfigType::List => "LIST",
+/// The body of `PUT …/configs/{name}`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ValueBody {
+    value: Option<String>,
+}
+
+impl ValueBody {
+    fn value(self) -> Result<String, ApiError> {
+        let missing = "value is missing: to take a key back to its default, DELETE it";
+        self.value.ok_or_else(|| ApiError::invalid_payload(missing))
     }
 }
 
-/// `GET /topics/{t|-}/configs`; filters `topic`, `name`.
-pub async fn list(
-    State(admin): State<AdminState>,
-    Path((cluster, topic)): Path<(String, String)>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[LIST, LIST_FILTERS]).await?;
-    let (topics, names) = (read.params.filter("topic", None)?, read.params.filter("name", None)?);
-    let chosen: Vec<&Topic> = match topic.as_str() {
-        "-" => read.image.topics.values().map(AsRef::as_ref).collect(),
-        name => vec![read.image.topic_named(name).ok_or_else(|| ApiError::unknown_topic(name))?],
-    };
-    let mut rows = Vec::new();
-    for topic in chosen.into_iter().filter(|topic| topics.admits(&topic.name)) {
-        for entry in topic.config.entries().into_iter().filter(|entry| names.admits(entry.name)) {
-            let key = [&*topic.name, entry.name];
-            rows.push(Row::new(&key, TopicConfigBody::new(&read.links, topic, entry)));
+/// The ETag of what is set on a resource: equal on every node, another one after every change.
+fn etag(set: &BTreeMap<String, String>) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for text in set.iter().flat_map(|(key, value)| [key, value]) {
+        for byte in text.bytes().chain([0]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
     }
-    read.list("KafkaTopicConfigList", rows)
+    format!("\"{hash:016x}\"")
 }
 
-/// `GET /topics/{t}/configs/{name}`
-pub async fn show(
-    State(admin): State<AdminState>,
-    Path((cluster, topic, name)): Path<(String, String, String)>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[]).await?;
-    let topic = read.image.topic_named(&topic).ok_or_else(|| ApiError::unknown_topic(&topic))?;
-    let entry = topic.config.entries().into_iter().find(|entry| entry.name == name);
-    let entry = entry.ok_or_else(|| {
-        ApiError::not_found(format!("no topic key {name:?} is served; {}/configs lists those that are", topic.name))
-    })?;
-    read.object(StatusCode::OK, &TopicConfigBody::new(&read.links, topic, entry))
+/// Adds the ETag that `If-Match` of a change is compared with.
+fn tagged(mut response: Response, set: &BTreeMap<String, String>) -> Response {
+    if let Ok(value) = HeaderValue::from_str(&etag(set)) {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    response
+}
+
+/// What a change may rely on: what is `set` on the resource now, if the caller's `If-Match` says the same.
+///
+/// # Errors
+/// 409/40911 when it says something else.
+fn expected(headers: &HeaderMap, set: &BTreeMap<String, String>) -> Result<Option<BTreeMap<String, String>>, ApiError> {
+    let given: Vec<&str> = headers.get_all(header::IF_MATCH).iter().filter_map(|value| value.to_str().ok()).collect();
+    let mut tags = given.iter().flat_map(|value| value.split(',')).map(str::trim).peekable();
+    if tags.peek().is_none() {
+        return Ok(None);
+    }
+    let now = etag(set);
+    if tags.any(|tag| tag == "*" || tag == now) {
+        return Ok(Some(set.clone()));
+    }
+    Err(ApiError::stale(format!(
+        "the configuration was changed since it was read: its ETag is now {now}; read it again"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_relies_on_another_configuration_is_told_so() {
+        let set = BTreeMap::from([("retention.ms".to_owned(), "5".to_owned())]);
+        let with = |value: &str| HeaderMap::from_iter([(header::IF_MATCH, HeaderValue::from_str(value).unwrap())]);
+        assert_eq!(expected(&HeaderMap::new(), &set), Ok(None));
+        assert_eq!(expected(&with(&etag(&set)), &set), Ok(Some(set.clone())));
+        assert_eq!(expected(&with(&format!("\"x\", {}", etag(&set))), &set), Ok(Some(set.clone())));
+        assert_eq!(expected(&with("*"), &set), Ok(Some(set.clone())));
+        let stale = expected(&with(&etag(&BTreeMap::new())), &set).unwrap_err();
+        assert_eq!((stale.status.as_u16(), stale.error_code), (409, 40911));
+        assert_ne!(
+            etag(&BTreeMap::from([("a".to_owned(), "bc".to_owned())])),
+            etag(&BTreeMap::from([("ab".to_owned(), "c".to_owned())]))
+        );
+    }
 }

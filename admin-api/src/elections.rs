@@ -17,10 +17,9 @@ use crate::error::ApiError;
 use crate::live;
 use crate::partitions::history::watermark_source;
 use crate::partitions::{Chosen, choose};
-use crate::respond::{Call, Read};
+use crate::respond::{Call, Read, WRITE_TIMEOUT, read_json};
 use crate::routes::{self, Route};
 use crate::time::now_ms;
-use crate::topics::{WRITE_TIMEOUT, read_json};
 
 mod plan;
 mod plan_id;

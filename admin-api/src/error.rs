@@ -5,6 +5,7 @@
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use highwater_quorum::image::topic_config::{ConfigFault, ConfigFaults};
 use highwater_quorum::{QuorumError, Refusal};
 use highwater_wire::{BrokerId, ErrorCode};
 use schemars::JsonSchema;
@@ -82,6 +83,22 @@ impl ApiError {
     /// 422/42206: the body is JSON, but not one that means something here.
     pub fn invalid_payload(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, 42206, message)
+    }
+
+    /// 409/40911: what the caller decided on has changed.
+    pub fn stale(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, 40911, message).because(ErrorCode::InvalidUpdateVersion)
+    }
+
+    /// 400/40002 with `details.key`, `details.allowed` of the first fault, and `details.faults` for all of them.
+    fn bad_configs(code: ErrorCode, faults: &ConfigFaults) -> Self {
+        let told = |fault: &ConfigFault| json!({ "key": fault.key, "value": fault.value, "why": fault.why, "allowed": fault.allowed });
+        let first = faults.0.first();
+        Self::refused(code, faults.to_string()).with_details(json!({
+            "key": first.map(|fault| &fault.key),
+            "allowed": first.and_then(|fault| fault.allowed.as_ref()),
+            "faults": faults.0.iter().map(told).collect::<Vec<_>>(),
+        }))
     }
 
     /// 503/50310
@@ -175,6 +192,13 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let code = ErrorCode::from(&refusal);
         let message = refusal.to_string();
+        match &refusal {
+            Refusal::InvalidTopicConfigs(faults) | Refusal::InvalidBrokerConfigs(faults) => {
+                return Self::bad_configs(code, faults);
+            }
+            Refusal::ConfigsChanged(_) => return Self::stale(message),
+            _ => {}
+        }
         match code {
             ErrorCode::InvalidTopicException => Self::invalid_payload(message).because(code),
             ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId => {

@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::AdminState;
+use crate::configs;
 use crate::error::ApiError;
 use crate::partitions::state::states;
 use crate::query::Params;
@@ -58,7 +59,8 @@ struct HealthBody {
     partitions: PartitionsBody,
     quorum: QuorumBody,
     disk: DiskBody,
-    pending_restart: [(); 0],
+    /// Brokers that work with other settings than those set on them, until their next start; of those that answer.
+    pending_restart: Vec<i32>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -281,7 +283,7 @@ pub async fn cluster(
             can_lose: leader.as_ref().and_then(|status| status.can_lose),
         },
         disk: DiskBody { low: [], read_only: [] },
-        pending_restart: [],
+        pending_restart: configs::pending_restart(&admin, &read).await,
     };
     read.object(if healthy || !fail { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &body)
 }
@@ -379,7 +381,7 @@ pub async fn ready(State(admin): State<AdminState>, call: Call) -> Result<Respon
     let params: Params = call.params(&[READY_PARAMETERS])?;
     let level = params.word("level", &["serving", "in_sync"], "serving")?;
     let mut failed = not_serving(&admin);
-    if level == "in_sync" && admin.started.elapsed() < admin.config.in_sync_wait_max {
+    if level == "in_sync" && admin.started.elapsed() < admin.in_sync_wait_max() {
         let outside = outside_isr(&admin.quorum.image(), admin.config.node);
         if outside > 0 {
             failed.push(FailedBody { count: Some(outside), ..FailedBody::new("IN_SYNC") });

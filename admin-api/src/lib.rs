@@ -12,8 +12,8 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::HeaderValue;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use highwater_quorum::QuorumClient;
 use highwater_quorum::status::QuorumRole;
+use highwater_quorum::{NodeSettings, QuorumClient};
 use highwater_wire::BrokerId;
 use metrics_exporter_prometheus::PrometheusHandle;
 
@@ -72,6 +72,8 @@ pub struct AdminConfig {
     /// `ready.in.sync.max.wait.ms`
     pub in_sync_wait_max: Duration,
     pub partition_metrics: PartitionMetrics,
+    /// This node's own configuration, for whoever asks what is in force.
+    pub settings: Arc<NodeSettings>,
 }
 
 /// What every handler may touch. Cheap to clone.
@@ -122,6 +124,30 @@ impl AdminState {
             changes: changes::ChangeCounts::new(i64::try_from(now.as_millis()).unwrap_or(i64::MAX)),
             started: Instant::now(),
         })))
+    }
+
+    /// `delete.topic.enable`, as it is now.
+    pub(crate) fn may_delete_topics(&self) -> bool {
+        let now = self.config.settings.flag(&self.quorum.image(), self.config.node, "delete.topic.enable");
+        now.unwrap_or(self.config.delete_topics)
+    }
+
+    /// `ready.in.sync.max.wait.ms`, as it is now.
+    pub(crate) fn in_sync_wait_max(&self) -> Duration {
+        let image = self.quorum.image();
+        let now = self.config.settings.value(&image, self.config.node, "ready.in.sync.max.wait.ms");
+        now.and_then(|text| text.parse().ok()).map_or(self.config.in_sync_wait_max, Duration::from_millis)
+    }
+
+    /// `metrics.partition.level`, as it is now.
+    pub(crate) fn partition_metrics(&self) -> PartitionMetrics {
+        let image = self.quorum.image();
+        match self.config.settings.value(&image, self.config.node, "metrics.partition.level") {
+            Some("summary") => PartitionMetrics::Summary,
+            Some("leader") => PartitionMetrics::Leader,
+            Some("full") => PartitionMetrics::Full,
+            _ => self.config.partition_metrics,
+        }
     }
 
     /// How old the metadata here may be: since a leader was last heard, or since the start when none ever was.

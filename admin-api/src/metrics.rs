@@ -179,7 +179,7 @@ fn changes(text: &mut Text, admin: &AdminState) {
     let help = "Committed records known to be lost by unclean elections, counted where the partition is led";
     text.series("committed_records_lost_total", "counter", help, &[], as_f64(admin.changes.lost()));
     let help = "Changes of in-sync replicas, counted on the partition's leader.";
-    if admin.config.partition_metrics == PartitionMetrics::Summary {
+    if admin.partition_metrics() == PartitionMetrics::Summary {
         let mut sums = std::collections::BTreeMap::<_, u64>::new();
         for ((change, reason, _), count) in admin.changes.isr() {
             *sums.entry((change, reason)).or_default() += count;
@@ -233,14 +233,12 @@ fn replicas(text: &mut Text, admin: &AdminState) {
         &[],
         f64::from(u8::from(truncated)),
     );
-    if truncated || admin.config.partition_metrics == PartitionMetrics::Summary {
+    if truncated || admin.partition_metrics() == PartitionMetrics::Summary {
         return;
     }
     let shown: Vec<(String, String, TopicPartition, &ReplicaStatus)> = all
         .iter()
-        .filter(|(_, status)| {
-            status.role == RoleName::Leader || admin.config.partition_metrics == PartitionMetrics::Full
-        })
+        .filter(|(_, status)| status.role == RoleName::Leader || admin.partition_metrics() == PartitionMetrics::Full)
         .filter_map(|(at, status)| {
             let topic = image.topics.get(&at.topic)?;
             Some((topic.name.to_string(), at.partition.to_string(), *at, status))

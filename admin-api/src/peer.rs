@@ -1,6 +1,7 @@
 //! What nodes ask each other for the admin API, over the controller listener (D4): live values of replicas, and each
 //! node's own view of the quorum. Both ends are here, so that they cannot drift apart.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -8,7 +9,8 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use highwater_data::handlers::delete_records::Refused;
-use highwater_quorum::{QuorumClient, QuorumStatus};
+use highwater_quorum::settings::{Effective, effective};
+use highwater_quorum::{NodeSettings, QuorumClient, QuorumStatus};
 use highwater_wire::{BrokerId, ErrorCode, TopicPartition};
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +112,15 @@ async fn quorum_here(State(quorum): State<LocalQuorum>) -> Result<Json<QuorumSta
     quorum.0.get().map(|client| Json(client.status())).ok_or(StatusCode::SERVICE_UNAVAILABLE)
 }
 
+/// Serves this node's own settings to its peers: what is in its file, nobody else knows.
+pub fn settings_router(quorum: LocalQuorum, node: BrokerId, settings: Arc<NodeSettings>) -> Router {
+    let here = move || async move {
+        let image = quorum.0.get().map(QuorumClient::image).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+        Ok::<_, StatusCode>(Json(effective(&image, node, &settings)))
+    };
+    Router::new().route("/admin/settings", get(here))
+}
+
 /// Calls other nodes' controller listeners.
 #[derive(Debug, Clone)]
 pub struct Peers {
@@ -169,6 +180,12 @@ impl Peers {
     /// The log directories of a broker; `None` when it did not answer in `budget`.
     pub async fn log_dirs(&self, quorum: &QuorumClient, broker: BrokerId, budget: Duration) -> Option<Vec<LiveLogDir>> {
         let url = format!("{}/admin/log-dirs", quorum.controller_url(broker)?);
+        self.http.get(url).timeout(budget).send().await.ok()?.error_for_status().ok()?.json().await.ok()
+    }
+
+    /// The settings of `node` as itself tells them; `None` when it did not answer in `budget`.
+    pub async fn settings(&self, quorum: &QuorumClient, node: BrokerId, budget: Duration) -> Option<Vec<Effective>> {
+        let url = format!("{}/admin/settings", quorum.controller_url(node)?);
         self.http.get(url).timeout(budget).send().await.ok()?.error_for_status().ok()?.json().await.ok()
     }
 

@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use highwater_quorum::{ImageVersion, MetadataImage};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::AdminState;
 use crate::error::ApiError;
 use crate::query::{PageStart, Params};
 
+/// How long a write waits for the quorum unless `timeout_ms` says otherwise.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a read waits for its metadata unless `timeout_ms` says otherwise.
 const READ_TIMEOUT: Duration = Duration::from_millis(5_000);
 
@@ -290,6 +292,21 @@ impl Read {
         response.headers_mut().insert("x-metadata-offset", HeaderValue::from(self.image.version.0));
         response.headers_mut().insert("x-metadata-age-ms", HeaderValue::from(self.age_ms));
     }
+}
+
+/// Reads a JSON body.
+///
+/// 415 for another content type, 400 for what is no JSON, 422 for JSON of another shape.
+pub fn read_json<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let media = given.split(';').next().unwrap_or("").trim();
+    if !media.is_empty() && media != "application/json" && !media.ends_with("+json") {
+        return Err(ApiError::unsupported_media_type(media));
+    }
+    serde_json::from_slice(body).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => ApiError::invalid_payload(format!("the body does not fit: {error}")),
+        _ => ApiError::malformed(format!("the body is no JSON: {error}")),
+    })
 }
 
 /// A JSON answer of bytes that are JSON already.

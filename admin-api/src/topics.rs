@@ -1,7 +1,6 @@
 //! `/topics`: list, create, show, delete (REST v3); `topics/update.rs` changes one.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -17,7 +16,7 @@ use serde_json::json;
 use crate::AdminState;
 use crate::error::ApiError;
 use crate::query::LIST;
-use crate::respond::{Call, Links, Metadata, Related, Row};
+use crate::respond::{Call, Links, Metadata, Related, Row, WRITE_TIMEOUT, read_json};
 use crate::routes::{self, Route};
 
 mod update;
@@ -50,9 +49,6 @@ pub fn routes() -> Vec<Route> {
             .empty(204),
     ]
 }
-
-/// How long a write waits for the quorum unless `timeout_ms` says otherwise.
-pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct TopicBody {
@@ -267,28 +263,13 @@ pub async fn delete(
     call: Call,
 ) -> Result<Response, ApiError> {
     let mut read = call.read(&admin, &cluster, &[]).await?;
-    if !admin.config.delete_topics {
+    if !admin.may_delete_topics() {
         return Err(ApiError::refused(ErrorCode::TopicDeletionDisabled, "delete.topic.enable is false on this node"));
     }
     let id = read.image.topic_named(&name).ok_or_else(|| ApiError::unknown_topic(&name))?.id;
     admin.quorum.delete_topic(id, read.params.timeout(WRITE_TIMEOUT)?).await?;
     read.set_image(admin.quorum.image());
     Ok(read.empty(StatusCode::NO_CONTENT))
-}
-
-/// Reads a JSON body.
-///
-/// 415 for another content type, 400 for what is no JSON, 422 for JSON of another shape.
-pub(crate) fn read_json<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let media = given.split(';').next().unwrap_or("").trim();
-    if !media.is_empty() && media != "application/json" && !media.ends_with("+json") {
-        return Err(ApiError::unsupported_media_type(media));
-    }
-    serde_json::from_slice(body).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => ApiError::invalid_payload(format!("the body does not fit: {error}")),
-        _ => ApiError::malformed(format!("the body is no JSON: {error}")),
-    })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -62,6 +63,7 @@ impl Setup {
             delete_topics: true,
             in_sync_wait_max: Duration::from_secs(600),
             partition_metrics: PartitionMetrics::Leader,
+            settings: Arc::default(),
         };
         let state = AdminState::new(admin, client.clone(), replicas, Beats::default(), None).unwrap();
         Self { quorum, router: router(state), _dir: dir }

@@ -5,8 +5,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use highwater_quorum::NodeSettings;
 use highwater_quorum::image::Endpoint;
 use highwater_wire::{BrokerId, DirectoryId, IncarnationId};
 
@@ -40,6 +42,8 @@ pub struct DataPlaneConfig {
     pub log: LogConfig,
     pub server: ServerConfig,
     pub topics: TopicDefaults,
+    /// This node's own configuration, for whoever asks what is in force.
+    pub settings: Arc<NodeSettings>,
 }
 
 /// One boot of this machine (D10).

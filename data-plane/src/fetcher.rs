@@ -28,9 +28,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::config::ReplicationConfig;
 use crate::fetch_session::{Asked, ClientRound, ClientSession};
 use crate::identity::Identity;
+use crate::live::Live;
 use crate::net;
 use crate::partitions::{Deliveries, Partitions};
 use crate::replica::message::{
@@ -62,7 +62,9 @@ pub struct Fetchers {
     pub quorum: QuorumClient,
     pub identity: Arc<Identity>,
     pub suspects: Arc<Suspects>,
-    pub config: ReplicationConfig,
+    pub live: Arc<Live>,
+    /// `num.replica.fetchers`, at least 1; the same for the life of the process, since it says who follows what.
+    pub shards: u32,
 }
 
 /// News for one fetcher.
@@ -78,7 +80,7 @@ pub async fn run(shared: Arc<Fetchers>, mut wishes: UnboundedReceiver<(TopicPart
     let mut tasks = tokio::task::JoinSet::new();
     let mut fetchers: HashMap<(BrokerId, u32), UnboundedSender<News>> = HashMap::new();
     let mut followed: HashMap<TopicPartition, BrokerId> = HashMap::new();
-    let shards = shared.config.fetchers.max(1);
+    let shards = shared.shards;
     while let Some((at, next)) = wishes.recv().await {
         let shard = shard_of(at, shards);
         let leader = match next {
@@ -104,6 +106,11 @@ pub async fn run(shared: Arc<Fetchers>, mut wishes: UnboundedReceiver<(TopicPart
             let _ = fetcher.send(News::Next(at, next));
         }
     }
+}
+
+/// The longest pause after a failed fetch.
+fn longest_pause(live: &Live) -> Millis {
+    Millis(u64::try_from(live.fetch_backoff_max().as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Which of a leader's fetchers follows a partition: always the same.
@@ -146,13 +153,13 @@ struct Connection {
 
 impl Fetcher {
     fn new(shared: Arc<Fetchers>, leader: BrokerId, shard: u32) -> Self {
-        let longest = u64::try_from(shared.config.fetch_backoff_max.as_millis()).unwrap_or(u64::MAX);
+        let pause_max = longest_pause(&shared.live);
         let client_id = format!("broker-{}-fetcher-{shard}", shared.identity.broker).into();
         Self {
             shared,
             client_id,
             leader,
-            following: Following::new(Millis(longest)),
+            following: Following::new(pause_max),
             session: ClientSession::default(),
             sent: BTreeMap::new(),
             flights: VecDeque::new(),
@@ -284,14 +291,15 @@ impl Fetcher {
             self.sent.remove(at);
         }
         self.sent.extend(changes.asked.iter().map(|(at, point)| (*at, *point)));
-        let bytes_max = self.shared.config.fetch_partition_bytes_max;
+        self.following.set_pause_max(longest_pause(&self.shared.live));
+        let bytes_max = self.shared.live.fetch_partition_bytes_max();
         let asked = changes.asked.into_iter().map(|(at, point)| (at, asked(point, bytes_max)));
         let round = self.session.round_of_changes(asked, changes.dropped);
         let correlation_id = self.next_correlation;
         self.next_correlation = self.next_correlation.wrapping_add(1);
         let frame = self.request(round).encode(FETCH_VERSION, correlation_id, Some(&self.client_id));
         let frame = frame.map_err(io::Error::other)?;
-        let deadline = Instant::now() + self.shared.config.fetch_wait_max + GRACE;
+        let deadline = Instant::now() + self.shared.live.fetch_wait_max() + GRACE;
         self.flights.push_back(Flight { deadline, correlation_id, replaced: BTreeMap::new() });
         let connection = self.connection.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let frame = frame.to_bytes();
@@ -301,15 +309,15 @@ impl Fetcher {
     }
 
     fn request(&self, round: ClientRound) -> Request {
-        let config = &self.shared.config;
+        let live = &self.shared.live;
         let mut request = FetchRequest::default();
         let mut replica = ReplicaState::default();
         replica.replica_id = self.shared.identity.broker.0;
         replica.replica_epoch = BrokerEpoch::to_wire(self.shared.identity.epoch());
         request.replica_state = replica;
-        request.max_wait_ms = i32::try_from(config.fetch_wait_max.as_millis()).unwrap_or(i32::MAX);
-        request.min_bytes = i32::try_from(config.fetch_bytes_min).unwrap_or(i32::MAX);
-        request.max_bytes = i32::try_from(config.fetch_response_bytes_max).unwrap_or(i32::MAX);
+        request.max_wait_ms = i32::try_from(live.fetch_wait_max().as_millis()).unwrap_or(i32::MAX);
+        request.min_bytes = i32::try_from(live.fetch_bytes_min()).unwrap_or(i32::MAX);
+        request.max_bytes = i32::try_from(live.fetch_response_bytes_max()).unwrap_or(i32::MAX);
         request.session_id = round.session;
         request.session_epoch = round.epoch;
         for (at, asked) in round.asked {

@@ -13,6 +13,7 @@ use crate::server::connection::Waiting;
 
 pub mod alter_configs;
 pub mod api_versions;
+mod configs;
 pub mod context;
 pub mod create_partitions;
 pub mod create_topics;

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use highwater_wire::Offset;
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, warn};
 
@@ -16,14 +17,15 @@ use crate::replica::message::ReplicaReply;
 /// Partitions handled at once, before others get the worker.
 const AT_ONCE: usize = 64;
 
-/// Runs for ever; ends with its task.
-pub async fn run(partitions: Arc<Partitions>, config: LogConfig) {
+/// Runs for ever; ends with its task. An interval that changes begins anew.
+pub async fn run(partitions: Arc<Partitions>, mut configs: watch::Receiver<LogConfig>) {
     let every = |period| {
         let mut interval = interval(period);
         interval.reset();
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         interval
     };
+    let mut config = configs.borrow_and_update().clone();
     let mut watermarks = every(config.watermark_checkpoint_interval);
     let mut offsets = every(config.offset_checkpoint_interval);
     let mut retention = every(config.retention_check_interval);
@@ -52,6 +54,18 @@ pub async fn run(partitions: Arc<Partitions>, config: LogConfig) {
                 }
             }
             _ = retention.tick() => retain(&partitions).await,
+            Ok(()) = configs.changed() => {
+                let before = std::mem::replace(&mut config, configs.borrow_and_update().clone());
+                if config.watermark_checkpoint_interval != before.watermark_checkpoint_interval {
+                    watermarks = every(config.watermark_checkpoint_interval);
+                }
+                if config.offset_checkpoint_interval != before.offset_checkpoint_interval {
+                    offsets = every(config.offset_checkpoint_interval);
+                }
+                if config.retention_check_interval != before.retention_check_interval {
+                    retention = every(config.retention_check_interval);
+                }
+            }
         }
     }
 }

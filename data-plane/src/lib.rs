@@ -14,6 +14,7 @@ pub mod identity;
 pub mod isr_reporter;
 pub mod keeping;
 pub mod lifecycle;
+pub mod live;
 pub mod log;
 pub mod log_view;
 pub mod net;
@@ -31,6 +32,7 @@ pub use config::{
     Boot, DataPlaneConfig, LifecycleConfig, ListenerConfig, LogConfig, ReplicationConfig, ServerConfig, TopicDefaults,
 };
 pub use error::DataPlaneError;
+pub use live::LiveConfig;
 pub use view::{NodeView, Phase, Recovery, ReplicaView};
 
 use std::io;
@@ -52,6 +54,7 @@ use fetcher::Fetchers;
 use handlers::context::{Context, Sessions};
 use identity::Identity;
 use lifecycle::{Lifecycle, Wish};
+use live::Live;
 use log::LogDir;
 use log::log_dir::Opening;
 use net::Bound;
@@ -72,6 +75,7 @@ const RUNTIME_END: Duration = Duration::from_secs(2);
 /// The data plane of this process. It runs on a runtime of its own (D37), so it may be started from any.
 pub struct DataPlane {
     config: Arc<DataPlaneConfig>,
+    live: Arc<Live>,
     /// `None` once ended.
     workers: Option<Workers>,
     partitions: Arc<Partitions>,
@@ -144,6 +148,7 @@ impl DataPlane {
         let partitions =
             Partitions::new(Edges { isr, fetchable, storage_failed, sync_pool, dir, runtime: runtime.clone() });
         let suspects = Arc::new(Suspects::new(quorum.clone()));
+        let live = Arc::new(Live::new(&LiveConfig::from(config.as_ref())));
         let context = Arc::new(Context {
             identity: identity.clone(),
             cluster_id: config.cluster_id.clone(),
@@ -151,7 +156,8 @@ impl DataPlane {
             partitions: partitions.clone(),
             images: quorum.watch(),
             quorum: quorum.clone(),
-            server: config.server.clone(),
+            live: live.clone(),
+            settings: config.settings.clone(),
             topics: config.topics.clone(),
             producer_ids: Default::default(),
             suspects: suspects.clone(),
@@ -165,7 +171,8 @@ impl DataPlane {
             quorum: quorum.clone(),
             identity: identity.clone(),
             suspects,
-            config: config.replication.clone(),
+            live: live.clone(),
+            shards: config.replication.fetchers.max(1),
         });
         let (wish, wishes_of_owner) = watch::channel(Wish::Serve);
         let connections = TaskTracker::new();
@@ -189,7 +196,7 @@ impl DataPlane {
         let path = config.log_dir.clone();
         let background = vec![
             runtime.spawn(partitions.clone().run_ticker()),
-            runtime.spawn(keeping::run(partitions.clone(), config.log.clone())),
+            runtime.spawn(keeping::run(partitions.clone(), live.log())),
             runtime.spawn(isr_reporter::run(proposals, partitions.clone(), quorum, identity.clone())),
             runtime.spawn(fetcher::run(fetchers, wishes)),
             runtime.spawn(async move {
@@ -201,6 +208,7 @@ impl DataPlane {
         ];
         Ok(Self {
             config,
+            live,
             workers: Some(workers),
             partitions,
             identity,
@@ -218,6 +226,11 @@ impl DataPlane {
     /// What others in this process may look at.
     pub fn view(&self) -> ReplicaView {
         self.view.clone()
+    }
+
+    /// Takes another configuration over, as far as a running broker can.
+    pub fn adopt(&self, config: &LiveConfig) {
+        self.live.adopt(config);
     }
 
     /// The listeners with the addresses they are really bound to.

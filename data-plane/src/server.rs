@@ -43,7 +43,7 @@ pub async fn accept(
             }
         };
         // Brokers are never turned away: clients must not be able to cut replication off.
-        if !inter_broker && context.metrics.connections() >= context.server.connections_max {
+        if !inter_broker && context.metrics.connections() >= context.live.connections_max() {
             context.metrics.rejected();
             debug!(listener = %name, %peer, "max.connections reached; connection closed");
             continue;

@@ -8,7 +8,9 @@ use highwater_wire::{BrokerEpoch, BrokerId, IncarnationId, TopicId, TopicPartiti
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::controller::{Answer, Command, KnownWatermark};
+use crate::controller::{
+    AlterConfigs, Answer, Command, ConfigOperation, ConfigResource, KnownWatermark, RULE_VERSION, decide,
+};
 use crate::duty;
 use crate::error::QuorumError;
 use crate::image::{BrokerState, ImageVersion, MetadataImage};
@@ -52,6 +54,17 @@ pub struct PartitionsSpec {
     pub assignments: Option<Vec<Vec<BrokerId>>>,
     /// Check all, change nothing.
     pub validate_only: bool,
+}
+
+/// A change of configuration as asked for (R187); see [`AlterConfigs`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigChange {
+    pub resource: ConfigResource,
+    /// Keys that are not named go back to their defaults.
+    pub replace: bool,
+    pub operations: Vec<ConfigOperation>,
+    /// What the caller believes to be set on the resource.
+    pub expected: Option<BTreeMap<String, String>>,
 }
 
 /// What a broker says of itself every `broker.heartbeat.interval.ms` and when something changed (R170, D11).
@@ -164,6 +177,20 @@ impl QuorumClient {
     /// As [`Self::propose`].
     pub async fn delete_topic(&self, id: TopicId, timeout: Duration) -> Result<(), QuorumError> {
         self.propose(Command::DeleteTopic { id, time: wall_clock() }, timeout).await.map(|_| ())
+    }
+
+    /// Changes the configuration of a topic, a broker or all brokers, as a whole or not at all; returns the index of the
+    /// entry. `validate_only`: checks all, changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::propose`]. Safe to repeat after `TimedOut`.
+    pub async fn alter_configs(
+        &self,
+        change: ConfigChange,
+        validate_only: bool,
+        timeout: Duration,
+    ) -> Result<u64, QuorumError> {
+        self.run(move |node| async move { alter_configs(&node, change, validate_only, timeout).await }).await
     }
 
     /// Sends a heartbeat to the raft leader (R170). Bounded by one second.
@@ -296,8 +323,11 @@ fn may_be_repeated(command: &Command) -> bool {
         | Command::AllocateProducerIds { .. }
         | Command::SetFeatureLevel { .. }
         | Command::AddPartitions(_) => true,
+        // What was expected to be there may be what the first application changed.
+        Command::AlterConfigs(request) => request.expected.is_none(),
         Command::UnregisterBroker { .. }
         | Command::CreateTopic(_)
+        | Command::CreateTopicInheriting { .. }
         | Command::DeleteTopic { .. }
         | Command::AlterPartition(_)
         | Command::ElectLeaders { .. }
@@ -316,7 +346,8 @@ async fn create_topic(node: &Arc<Node>, spec: &TopicSpec, timeout: Duration) -> 
     let id = TopicId::random();
     // Placed by all that is committed: this node may not have heard yet of a broker that others see serving.
     let image = linearizable(node, left()).await?;
-    let plan = plan_topic(&image, spec, &node.topic_defaults, id, rand::random(), wall_clock())?;
+    let defaults = node.topic_defaults.under(&image, node.id.node);
+    let plan = plan_topic(&image, spec, &defaults, id, rand::random(), wall_clock())?;
     let created = |id| CreatedTopic {
         id,
         partitions: plan.partitions,
@@ -326,8 +357,8 @@ async fn create_topic(node: &Arc<Node>, spec: &TopicSpec, timeout: Duration) -> 
     if spec.validate_only {
         return Ok(created(TopicId::from_bytes([0; 16])));
     }
-    for part in plan.parts.clone() {
-        match propose(node, Command::CreateTopic(part), left()).await {
+    for command in plan.commands() {
+        match propose(node, command, left()).await {
             Ok(_) => {}
             // The raft leader may have died with the answer. The id tells whether the topic is this one.
             Err(QuorumError::TimedOut { .. }) if plan.parts.len() == 1 && !left().is_zero() => {
@@ -355,6 +386,25 @@ async fn add_partitions(node: &Arc<Node>, spec: &PartitionsSpec, timeout: Durati
         }
     }
     Ok(plan.topic)
+}
+
+/// See [`QuorumClient::alter_configs`].
+async fn alter_configs(
+    node: &Arc<Node>,
+    change: ConfigChange,
+    validate_only: bool,
+    timeout: Duration,
+) -> Result<u64, QuorumError> {
+    let begun = Instant::now();
+    let ConfigChange { resource, replace, operations, expected } = change;
+    let command = Command::AlterConfigs(AlterConfigs { resource, replace, operations, expected, time: wall_clock() });
+    // By all that is committed: what is refused here never reaches the log, however large it is.
+    let image = linearizable(node, timeout).await?;
+    decide(&image, image.version.0 + 1, RULE_VERSION, &command)?;
+    if validate_only {
+        return Ok(image.version.0);
+    }
+    propose(node, command, timeout.saturating_sub(begun.elapsed())).await.map(|(_, index)| index)
 }
 
 /// See [`QuorumClient::linearizable`].

@@ -8,7 +8,7 @@ use std::time::Duration;
 use highwater_wire::{BrokerId, IncarnationId};
 
 use crate::error::StartError;
-use crate::image::Endpoint;
+use crate::image::{Endpoint, MetadataImage};
 
 /// Where the controller listener listens. Tests bind first, to know their ports before anything starts.
 #[derive(Debug)]
@@ -83,6 +83,21 @@ pub struct TopicDefaults {
 impl Default for TopicDefaults {
     fn default() -> Self {
         Self { partitions: 1, replication_factor: 3, min_isr: None, unclean_election: false, configs: BTreeMap::new() }
+    }
+}
+
+impl TopicDefaults {
+    /// These, with what was set on brokers while they run: on `broker`, or on all.
+    pub(crate) fn under(&self, image: &MetadataImage, broker: BrokerId) -> Self {
+        let mut defaults = self.clone();
+        if let Some(partitions) = image.dynamic_setting(broker, "num.partitions").and_then(|text| text.parse().ok()) {
+            defaults.partitions = partitions;
+        }
+        let factor = image.dynamic_setting(broker, "default.replication.factor").and_then(|text| text.parse().ok());
+        if let Some(factor) = factor {
+            defaults.replication_factor = factor;
+        }
+        defaults
     }
 }
 

@@ -8,6 +8,7 @@ use highwater_wire::Timestamp;
 mod brokers;
 mod cluster;
 pub mod command;
+mod configs;
 mod draft;
 mod election;
 mod isr;
@@ -72,6 +73,8 @@ pub fn decide(image: &MetadataImage, index: u64, rules: u16, command: &Command) 
             producer_ids::allocate(draft_ref, *broker, *epoch, *count)
         }
         Command::ElectChosen { elections, .. } => election::elect_chosen(draft_ref, elections),
+        Command::AlterConfigs(request) => configs::alter(draft_ref, request),
+        Command::CreateTopicInheriting { part, inherited } => topics::create_inheriting(draft_ref, part, inherited),
     }?;
     Ok(draft.decision(answer))
 }
@@ -88,7 +91,8 @@ fn time_of(command: &Command) -> Timestamp {
         | Command::ElectLeaders { time, .. }
         | Command::ElectChosen { time, .. } => *time,
         Command::RegisterBroker(registration) => registration.time,
-        Command::CreateTopic(creation) => creation.time,
+        Command::CreateTopic(creation) | Command::CreateTopicInheriting { part: creation, .. } => creation.time,
+        Command::AlterConfigs(request) => request.time,
         Command::AddPartitions(growth) => growth.time,
         Command::AlterPartition(request) => request.time,
         Command::AllocateProducerIds { .. } | Command::SetFeatureLevel { .. } => Timestamp::NONE,

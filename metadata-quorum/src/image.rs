@@ -2,6 +2,7 @@
 //!
 //! `apply(&Change)` is the only way it changes; a publication costs what changed (D16).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use highwater_wire::{BrokerId, Timestamp, TopicId, TopicPartition};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 mod apply;
 mod broker;
+pub mod broker_config;
 pub mod diff;
 mod history;
 mod state_hash;
@@ -24,7 +26,7 @@ pub use history::{
     PartitionChange, ShrinkReason, WatermarkSource,
 };
 pub use state_hash::state_hash;
-pub use topic::{LeaderRecovery, PartitionState, Topic};
+pub use topic::{Inherited, LeaderRecovery, PartitionState, Topic};
 pub use topic_config::TopicConfig;
 
 use crate::controller::CreateTopic;
@@ -51,6 +53,8 @@ pub struct MetadataImage {
     pub staged: RedBlackTreeMapSync<TopicId, Arc<Vec<CreateTopic>>>,
     /// First id of the next block (R67).
     pub next_producer_id: i64,
+    /// What was set on brokers while they run: on all of them under `None`, on one under its id. Never empty maps.
+    pub broker_configs: RedBlackTreeMapSync<Option<BrokerId>, Arc<BTreeMap<String, String>>>,
 }
 
 /// One change of the image; what the state rows are written from. Derived by `decide`, never proposed.
@@ -78,6 +82,10 @@ pub enum Change {
     Staged(TopicId, Arc<CreateTopic>),
     Unstaged(TopicId),
     NextProducerId(i64),
+    /// What a topic took over from the configuration of the node that created it; follows its `Topic`.
+    Inherited(TopicId, Arc<BTreeMap<String, Inherited>>),
+    /// All that is set on brokers, on all (`None`) or on one; empty: nothing any more.
+    BrokerConfigs(Option<BrokerId>, Arc<BTreeMap<String, String>>),
 }
 
 impl MetadataImage {
@@ -107,6 +115,11 @@ impl MetadataImage {
             let numbered = (0i32..).zip(&topic.partitions);
             numbered.map(move |(number, state)| (TopicPartition::new(topic.id, number), topic, state))
         })
+    }
+
+    /// What was set while they run on all brokers (`None`) or on one.
+    pub fn broker_configs(&self, of: Option<BrokerId>) -> Option<&BTreeMap<String, String>> {
+        self.broker_configs.get(&of).map(Arc::as_ref)
     }
 
     /// What happened to a partition, oldest first.

@@ -11,12 +11,14 @@ pub mod flaws;
 pub mod image;
 pub mod planner;
 mod raft;
+pub mod settings;
 pub mod status;
 
-pub use client::{CreatedTopic, Heartbeat, HeartbeatAnswer, PartitionsSpec, QuorumClient, TopicSpec};
+pub use client::{ConfigChange, CreatedTopic, Heartbeat, HeartbeatAnswer, PartitionsSpec, QuorumClient, TopicSpec};
 pub use config::{ControllerListener, QuorumConfig, QuorumLimits, TopicDefaults};
 pub use controller::{Answer, Command, Decision, Refusal, decide};
 pub use error::{QuorumError, StartError};
 pub use image::{Change, ImageVersion, MetadataImage};
 pub use raft::Quorum;
+pub use settings::{NodeSetting, NodeSettings, SettingOrigin};
 pub use status::{PeerStatus, ProbeAnswer, QuorumMember, QuorumRole, QuorumStatus};

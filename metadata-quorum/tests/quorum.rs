@@ -6,11 +6,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use highwater_quorum::controller::{DataClaim, RegisterBroker};
+use highwater_quorum::controller::{ConfigAction, ConfigOperation, ConfigResource, DataClaim, RegisterBroker};
 use highwater_quorum::image::{BrokerState, Endpoint, ImageVersion};
 use highwater_quorum::{
-    Answer, Command, ControllerListener, Heartbeat, Quorum, QuorumClient, QuorumConfig, QuorumError, QuorumLimits,
-    QuorumMember, QuorumRole, Refusal, StartError, TopicDefaults, TopicSpec,
+    Answer, Command, ConfigChange, ControllerListener, Heartbeat, Quorum, QuorumClient, QuorumConfig, QuorumError,
+    QuorumLimits, QuorumMember, QuorumRole, Refusal, StartError, TopicDefaults, TopicSpec,
 };
 use highwater_wire::{BrokerEpoch, BrokerId, DirectoryId, IncarnationId, Timestamp};
 use tempfile::TempDir;
@@ -511,6 +511,10 @@ fn a_node_that_lags_behind_the_log_gets_a_snapshot() {
     let behind = cluster.client(leader).status().last_log.unwrap();
     let process = cluster.nodes[leader].process.as_ref().unwrap();
     let client = process.quorum.client().clone();
+    let setting = ConfigOperation { key: "max.connections".to_owned(), action: ConfigAction::Set("77".to_owned()) };
+    let change =
+        ConfigChange { resource: ConfigResource::Brokers, replace: false, operations: vec![setting], expected: None };
+    process.runtime.block_on(client.alter_configs(change, false, PATIENCE)).unwrap();
     let begun = Instant::now();
     process.runtime.block_on(async {
         for _ in 0..10 {
@@ -528,11 +532,17 @@ fn a_node_that_lags_behind_the_log_gets_a_snapshot() {
     let version = cluster.client(leader).image().version;
     eventually("it has caught up", || cluster.client(laggard).image().version >= version);
     assert_eq!(cluster.client(laggard).image().brokers.size(), 3);
+    let setting = |cluster: &Cluster| {
+        let image = cluster.client(laggard).image();
+        image.dynamic_setting(BrokerId(1), "max.connections").map(str::to_owned)
+    };
+    assert_eq!(setting(&cluster).as_deref(), Some("77"));
     eventually("by a snapshot", || cluster.client(laggard).status().snapshot > Some(behind));
     // And what it got by snapshot survives its own restart.
     cluster.kill(laggard);
     cluster.restart(laggard);
     eventually("it has it still", || cluster.client(laggard).image().version >= version);
+    assert_eq!(setting(&cluster).as_deref(), Some("77"));
 }
 
 #[test]

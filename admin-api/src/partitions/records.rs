@@ -16,9 +16,8 @@ use crate::AdminState;
 use crate::error::ApiError;
 use crate::live::{self, LiveReplica};
 use crate::peer::DeletionRefused;
-use crate::respond::{Call, Links, Metadata};
+use crate::respond::{Call, Links, Metadata, read_json};
 use crate::routes::{self, Route};
-use crate::topics::read_json;
 
 /// How long it waits for all live replicas unless `timeout_ms` says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);

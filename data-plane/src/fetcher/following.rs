@@ -62,6 +62,11 @@ impl Following {
         }
     }
 
+    /// The longest pause after an error, from the next one on.
+    pub fn set_pause_max(&mut self, pause_max: Millis) {
+        self.pause_max = pause_max;
+    }
+
     /// Ask for this from the next request on; ends a pause.
     pub fn fetch(&mut self, at: TopicPartition, point: FetchPoint) {
         self.syncing.remove(&at);

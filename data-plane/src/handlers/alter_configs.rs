@@ -1,14 +1,67 @@
-//! AlterConfigs: being built.
+//! AlterConfigs (33, v0–2): replaces all that is set on a resource. Keys that are not named go back to their defaults, so
+//! IncrementalAlterConfigs is the better way (KIP-339); old tools still send this one.
 
+use std::collections::BTreeSet;
+
+use futures::future::join_all;
+use highwater_quorum::ConfigChange;
+use highwater_quorum::controller::{ConfigAction, ConfigOperation, ConfigResource};
+use highwater_wire::ErrorCode;
+use kafka_wire::alter_configs_request::AlterConfigsResource;
+use kafka_wire::alter_configs_response::AlterConfigsResourceResponse;
 use kafka_wire::{AlterConfigsRequest, AlterConfigsResponse};
 
+use super::configs::{Fault, alter, named_twice, repeated};
 use super::context::{Caller, Context};
 
 pub async fn handle(
-    _context: &Context,
+    context: &Context,
     _caller: &Caller,
     _version: i16,
-    _request: AlterConfigsRequest,
+    request: AlterConfigsRequest,
 ) -> AlterConfigsResponse {
-    AlterConfigsResponse::default()
+    let twice = repeated(request.resources.iter().map(|asked| (asked.resource_type, asked.resource_name.as_str())));
+    let mut told = BTreeSet::new();
+    let once =
+        request.resources.iter().filter(|asked| told.insert((asked.resource_type, asked.resource_name.as_str())));
+    let changes = once.map(|asked| {
+        let (kind, name) = (asked.resource_type, asked.resource_name.as_str());
+        let is_twice = twice.contains(&(kind, name));
+        async move {
+            let result = if is_twice {
+                Err(named_twice(kind, name))
+            } else {
+                alter(context, kind, name, request.validate_only, |resource| change(resource, asked)).await
+            };
+            answer(asked, result)
+        }
+    });
+    let mut response = AlterConfigsResponse::default();
+    response.responses = join_all(changes).await;
+    response
+}
+
+fn change(resource: ConfigResource, asked: &AlterConfigsResource) -> Result<ConfigChange, Fault> {
+    let operation = |config: &kafka_wire::alter_configs_request::AlterableConfig| {
+        let key = config.name.as_str().to_owned();
+        let Some(value) = &config.value else {
+            let why = format!("{key} has no value: to take it back to its default, leave it out");
+            return Err((ErrorCode::InvalidRequest, why));
+        };
+        Ok(ConfigOperation { key, action: ConfigAction::Set(value.as_str().to_owned()) })
+    };
+    let operations = asked.configs.iter().map(operation).collect::<Result<_, _>>()?;
+    Ok(ConfigChange { resource, replace: true, operations, expected: None })
+}
+
+fn answer(asked: &AlterConfigsResource, result: Result<(), Fault>) -> AlterConfigsResourceResponse {
+    let mut told = AlterConfigsResourceResponse::default();
+    told.resource_type = asked.resource_type;
+    told.resource_name = asked.resource_name.clone();
+    told.error_message = None;
+    if let Err((code, why)) = result {
+        told.error_code = code.code();
+        told.error_message = Some(why.into());
+    }
+    told
 }

@@ -5,16 +5,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use highwater_quorum::image::{BrokerRegistration, Endpoint, Topic};
-use highwater_quorum::{MetadataImage, QuorumClient};
+use highwater_quorum::{MetadataImage, NodeSettings, QuorumClient};
 use highwater_wire::{BrokerId, ErrorCode, LeaderEpoch, TopicId, TopicPartition};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::init_producer_id::ProducerIds;
-use crate::config::{ServerConfig, TopicDefaults};
+use crate::config::TopicDefaults;
 use crate::fetch_session::SessionTable;
 use crate::handlers::fetch::OpenSession;
 use crate::identity::Identity;
+use crate::live::Live;
 use crate::partitions::Partitions;
 use crate::replica::message::Refusal;
 use crate::server::metrics::ServerMetrics;
@@ -29,7 +30,8 @@ pub struct Context {
     pub partitions: Arc<Partitions>,
     pub quorum: QuorumClient,
     pub images: watch::Receiver<Arc<MetadataImage>>,
-    pub server: ServerConfig,
+    pub live: Arc<Live>,
+    pub settings: Arc<NodeSettings>,
     pub topics: TopicDefaults,
     pub producer_ids: ProducerIds,
     pub suspects: Arc<Suspects>,
@@ -57,6 +59,18 @@ impl Context {
     /// The newest image.
     pub fn image(&self) -> Arc<MetadataImage> {
         self.images.borrow().clone()
+    }
+
+    /// `auto.create.topics.enable`, as it is now.
+    pub fn may_create_topics(&self, image: &MetadataImage) -> bool {
+        let now = self.settings.flag(image, self.identity.broker, "auto.create.topics.enable");
+        now.unwrap_or(self.topics.auto_create)
+    }
+
+    /// `delete.topic.enable`, as it is now.
+    pub fn may_delete_topics(&self, image: &MetadataImage) -> bool {
+        let now = self.settings.flag(image, self.identity.broker, "delete.topic.enable");
+        now.unwrap_or(self.topics.delete_enabled)
     }
 }
 

@@ -59,7 +59,7 @@ async fn delete(
     named: &Named,
     timeout: std::time::Duration,
 ) -> Result<(StrBytes, TopicId), (ErrorCode, String)> {
-    if !context.topics.delete_enabled {
+    if !context.may_delete_topics(&context.image()) {
         let code = if version >= 3 { ErrorCode::TopicDeletionDisabled } else { ErrorCode::InvalidRequest };
         return Err((code, "delete.topic.enable is false on this broker".to_owned()));
     }

@@ -168,7 +168,7 @@ impl ConnectionFetches {
                 return Handled::Done;
             }
         };
-        let bytes_max = u32::try_from(request.max_bytes).unwrap_or(0).min(context.server.fetch_bytes_max);
+        let bytes_max = u32::try_from(request.max_bytes).unwrap_or(0).min(context.live.fetch_bytes_max());
         let mut round = Round {
             context: context.clone(),
             caller: caller.clone(),

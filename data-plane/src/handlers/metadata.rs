@@ -30,7 +30,7 @@ pub async fn handle(context: &Context, caller: &Caller, version: i16, request: M
         }
         Some(asked) => {
             let mut errors = BTreeMap::new();
-            if context.topics.auto_create && request.allow_auto_topic_creation {
+            if context.may_create_topics(&image) && request.allow_auto_topic_creation {
                 errors = create_missing(context, &image, &asked).await;
                 image = context.image();
             }

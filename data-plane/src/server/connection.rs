@@ -53,14 +53,14 @@ pub async fn serve(stream: TcpStream, caller: Caller, context: Arc<Context>, sto
     let (reader, writer) = stream.into_split();
     let answers = Arc::new(Answers::new(writer));
     let session = Session::new(context.clone(), caller, answers.clone());
-    let limits = FrameLimits { produce_bytes: context.server.request_bytes_max, other_bytes: OTHER_BYTES_MAX };
+    let limits = FrameLimits { produce_bytes: context.live.request_bytes_max(), other_bytes: OTHER_BYTES_MAX };
     let connection = Connection {
         reader,
         frames: FrameBuffer::new(limits),
         answers,
         session,
         waiting: None,
-        idle_max: context.server.connection_idle_max,
+        idle_max: context.live.connection_idle_max(),
         last_read: Instant::now(),
     };
     connection.run(stop).await;

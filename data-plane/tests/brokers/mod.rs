@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use highwater_data::{
@@ -101,6 +101,7 @@ impl Cluster {
             log: LogConfig::default(),
             server: ServerConfig { workers: 1, ..ServerConfig::default() },
             topics: TopicDefaults { auto_create: true, delete_enabled: true },
+            settings: Arc::default(),
         };
         let port = self.ports.lock().unwrap().get(&id).copied().unwrap_or(0);
         let bind = SocketAddr::from(([127, 0, 0, 1], port));

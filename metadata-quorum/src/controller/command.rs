@@ -11,7 +11,7 @@ use highwater_wire::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::image::{BrokerState, Endpoint, Evidence, ExpandReason, LeaderRecovery, ShrinkReason};
+use crate::image::{BrokerState, Endpoint, Evidence, ExpandReason, Inherited, LeaderRecovery, ShrinkReason};
 
 /// A proposal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +76,55 @@ pub enum Command {
         elections: Vec<ChosenElection>,
         time: Timestamp,
     },
+    /// Changes the configuration of one topic, one broker or all brokers, as a whole or not at all (R187).
+    AlterConfigs(AlterConfigs),
+    /// As `CreateTopic`, where the configuration of the proposing node stays told apart from what was asked for: `part`
+    /// holds only the latter. The last part's `inherited` counts.
+    CreateTopicInheriting {
+        part: CreateTopic,
+        inherited: BTreeMap<String, Inherited>,
+    },
+}
+
+/// R187.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlterConfigs {
+    pub resource: ConfigResource,
+    /// Keys that are not named go back to their defaults; the operations then only set.
+    pub replace: bool,
+    /// Each key at most once.
+    pub operations: Vec<ConfigOperation>,
+    /// What the proposer believes to be set on the resource; anything else refuses the change.
+    pub expected: Option<BTreeMap<String, String>>,
+    pub time: Timestamp,
+}
+
+/// Whose configuration it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ConfigResource {
+    Topic(TopicId),
+    /// All brokers.
+    Brokers,
+    Broker(BrokerId),
+}
+
+/// What happens to one key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigOperation {
+    pub key: String,
+    pub action: ConfigAction,
+}
+
+/// The value of a list is separated by commas.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConfigAction {
+    Set(String),
+    /// Back to the default.
+    Delete,
+    /// Adds these to a list, where they are not in it.
+    Append(String),
+    /// Takes these out of a list.
+    Subtract(String),
 }
 
 /// R166, R169. `previous_epoch`: of the registration that `proof` speaks of.
@@ -137,8 +186,8 @@ pub struct KnownWatermark {
 pub struct CreateTopic {
     pub id: TopicId,
     pub name: String,
-    /// Topic level keys, Kafka's names, validated by `decide` too. The proposer adds min.insync.replicas and
-    /// unclean.leader.election.enable where its configuration differs from the built-in default (D14).
+    /// Topic level keys, Kafka's names, validated by `decide` too. Before rules 3 the proposer added what its own
+    /// configuration says otherwise than the built-in default (D14); since then that is `inherited`.
     pub configs: BTreeMap<String, String>,
     /// Number of the first partition in `assignments`.
     pub first_partition: i32,

@@ -3,6 +3,8 @@
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition};
 use serde::{Deserialize, Serialize};
 
+use crate::image::topic_config::ConfigFaults;
+
 /// A rule said no: the command is in the log, and nothing changed. Never an IO failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
@@ -30,8 +32,6 @@ pub enum Refusal {
     InvalidReplicationFactor(String),
     #[error("{0}")]
     InvalidAssignment(String),
-    #[error("{0}")]
-    InvalidConfig(String),
     #[error("{0}")]
     InvalidRequest(String),
     #[error("topic id {0} is unknown")]
@@ -72,6 +72,12 @@ pub enum Refusal {
         "broker {0} is not in sync: acknowledged records may be lost if it leads, and nobody has said that they may be"
     )]
     LossNotAccepted(BrokerId),
+    #[error("{0}")]
+    InvalidTopicConfigs(ConfigFaults),
+    #[error("{0}")]
+    InvalidBrokerConfigs(ConfigFaults),
+    #[error("the configuration of {0} was changed since it was read; read it again")]
+    ConfigsChanged(String),
 }
 
 impl From<&Refusal> for ErrorCode {
@@ -89,7 +95,6 @@ impl From<&Refusal> for ErrorCode {
             Refusal::InvalidPartitions(_) => Self::InvalidPartitions,
             Refusal::InvalidReplicationFactor(_) => Self::InvalidReplicationFactor,
             Refusal::InvalidAssignment(_) => Self::InvalidReplicaAssignment,
-            Refusal::InvalidConfig(_) => Self::InvalidConfig,
             Refusal::InvalidRequest(_) => Self::InvalidRequest,
             Refusal::UnknownTopicId(_) => Self::UnknownTopicId,
             Refusal::UnknownPartition(_) | Refusal::UnknownTopic(_) => Self::UnknownTopicOrPartition,
@@ -106,6 +111,10 @@ impl From<&Refusal> for ErrorCode {
             Refusal::PartitionEpochAhead { .. } => Self::InvalidUpdateVersion,
             Refusal::NotAReplica { .. } => Self::InvalidRequest,
             Refusal::LeaderNotActive(_) | Refusal::LossNotAccepted(_) => Self::EligibleLeadersNotAvailable,
+            Refusal::InvalidTopicConfigs(_) => Self::InvalidConfig,
+            // As Kafka answers whatever is wrong with a broker's configuration.
+            Refusal::InvalidBrokerConfigs(_) => Self::InvalidRequest,
+            Refusal::ConfigsChanged(_) => Self::InvalidUpdateVersion,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod brokers;
 mod chosen;
+mod configs;
 mod elections;
 mod flaws;
 mod golden;

@@ -1,6 +1,6 @@
 //! Topics: created, in one part or several (R179–R184, D17), given more partitions (R186), and deleted (R185).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -8,7 +8,9 @@ use highwater_wire::{BrokerId, DirectoryId, LeaderEpoch, PartitionEpoch, TopicId
 
 use super::draft::Draft;
 use crate::controller::{AddPartitions, Answer, CreateTopic, Refusal};
-use crate::image::{Change, ChangeKind, LeaderReason, LeaderRecovery, MetadataImage, PartitionState, TopicConfig};
+use crate::image::{
+    Change, ChangeKind, Inherited, LeaderReason, LeaderRecovery, MetadataImage, PartitionState, TopicConfig,
+};
 
 /// Longest topic name, in bytes.
 pub const TOPIC_NAME_LENGTH_MAX: usize = 249;
@@ -45,6 +47,26 @@ fn colliding_name(image: &MetadataImage, name: &str) -> Option<Arc<str>> {
 
 /// Creates a topic, or keeps one part of a large one until its last part is there. A repeated part changes nothing.
 pub(super) fn create(draft: &mut Draft, part: &CreateTopic) -> Result<Answer, Refusal> {
+    create_part(draft, part, &BTreeMap::new())
+}
+
+/// As [`create`], with what the topic takes over from the configuration of the node that proposes it.
+pub(super) fn create_inheriting(
+    draft: &mut Draft,
+    part: &CreateTopic,
+    inherited: &BTreeMap<String, Inherited>,
+) -> Result<Answer, Refusal> {
+    if draft.rules < 3 {
+        return Err(Refusal::UnsupportedFeature { level: draft.image.feature_level });
+    }
+    create_part(draft, part, inherited)
+}
+
+fn create_part(
+    draft: &mut Draft,
+    part: &CreateTopic,
+    inherited: &BTreeMap<String, Inherited>,
+) -> Result<Answer, Refusal> {
     let image = draft.image;
     if let Some(topic) = image.topics.get(&part.id) {
         let repeated = topic.name.as_ref() == part.name && part.first_partition as usize <= topic.partitions.len();
@@ -62,7 +84,8 @@ pub(super) fn create(draft: &mut Draft, part: &CreateTopic) -> Result<Answer, Re
         let why = format!("it collides with topic {other:?}: '.' and '_' are one character in metric names");
         return Err(Refusal::InvalidTopicName { name: part.name.clone(), why });
     }
-    let config = TopicConfig::parse(&part.configs).map_err(|faults| Refusal::InvalidConfig(faults.to_string()))?;
+    let cluster = if draft.rules >= 3 { image.topic_defaults() } else { BTreeMap::new() };
+    let config = new_config(&part.configs, cluster, inherited)?;
     check_part(image, staged, part)?;
     // Whoever began last wins a name; what another proposer left half done goes.
     let abandoned = image.staged.iter().filter(|(id, parts)| **id != part.id && parts[0].name == part.name);
@@ -78,6 +101,9 @@ pub(super) fn create(draft: &mut Draft, part: &CreateTopic) -> Result<Answer, Re
     }
     let name: Arc<str> = part.name.as_str().into();
     draft.push(Change::Topic { id: part.id, name, created: part.time, config: Arc::new(config) });
+    if !inherited.is_empty() {
+        draft.push(Change::Inherited(part.id, Arc::new(inherited.clone())));
+    }
     let all = staged.iter().chain([part]).flat_map(|part| &part.assignments);
     for (number, replicas) in (0i32..).zip(all) {
         add_partition(draft, TopicPartition::new(part.id, number), replicas);
@@ -126,6 +152,18 @@ fn add_partition(draft: &mut Draft, at: TopicPartition, replicas: &[BrokerId]) {
         None => Vec::new(),
     };
     draft.partition(at, state, None, kinds);
+}
+
+/// What is asked for, beside the defaults set on all brokers and those of the proposing node (R187).
+fn new_config(
+    given: &BTreeMap<String, String>,
+    cluster: BTreeMap<String, String>,
+    inherited: &BTreeMap<String, Inherited>,
+) -> Result<TopicConfig, Refusal> {
+    let mut defaults = inherited.iter().map(|(key, inherited)| (key.clone(), inherited.value.clone())).collect();
+    TopicConfig::parse(&defaults).map_err(Refusal::InvalidTopicConfigs)?;
+    defaults.extend(cluster);
+    TopicConfig::resolve(given, &defaults).map_err(Refusal::InvalidTopicConfigs)
 }
 
 fn exists(name: &str) -> Refusal {

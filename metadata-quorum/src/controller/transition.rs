@@ -11,7 +11,7 @@ use super::election::{Live, Policy, candidate};
 use super::loss::{last_watermark, leads_uncleanly};
 use crate::image::{
     ChangeKind, Evidence, ExpandReason, LeaderReason, LeaderRecovery, PartitionChange, PartitionState, ShrinkReason,
-    Topic,
+    Topic, TopicConfig,
 };
 
 /// The step of one partition in one decision: change the ISR, then `settle_elr`, then `elect`, then `finish`.
@@ -23,13 +23,24 @@ pub(super) struct Transition<'a> {
     min_isr: usize,
     unclean_allowed: bool,
     kinds: Vec<ChangeKind>,
+    touched: bool,
 }
 
 impl<'a> Transition<'a> {
     pub fn new(at: TopicPartition, topic: &Topic, before: &'a PartitionState) -> Self {
-        let min_isr = before.effective_min_isr(topic.config.min_isr);
-        let unclean_allowed = topic.config.unclean_election;
-        Self { at, before, after: before.clone(), min_isr, unclean_allowed, kinds: Vec::new() }
+        Self::under(at, &topic.config, before)
+    }
+
+    /// As [`Self::new`], under a configuration that the topic gets in the same entry.
+    pub fn under(at: TopicPartition, config: &TopicConfig, before: &'a PartitionState) -> Self {
+        let min_isr = before.effective_min_isr(config.min_isr);
+        let unclean_allowed = config.unclean_election;
+        Self { at, before, after: before.clone(), min_isr, unclean_allowed, kinds: Vec::new(), touched: false }
+    }
+
+    /// Moves the partition epoch though nothing else may change: proposals that are on their way become stale.
+    pub fn touch(&mut self) {
+        self.touched = true;
     }
 
     /// Takes `gone` out of the ISR.
@@ -126,7 +137,7 @@ impl<'a> Transition<'a> {
 
     /// Hands a changed state to the draft, one partition epoch further; `false`: nothing changed.
     pub fn finish(mut self, draft: &mut Draft, requested_by: Option<BrokerId>) -> bool {
-        if self.after == *self.before {
+        if self.after == *self.before && !self.touched {
             return false;
         }
         self.after.partition_epoch = self.before.partition_epoch.next();

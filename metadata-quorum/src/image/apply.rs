@@ -27,9 +27,11 @@ impl MetadataImage {
                 self.brokers.remove_mut(id);
             }
             Change::Topic { id, name, created, config } => {
-                let partitions = self.topics.get(id).map(|topic| topic.partitions.clone()).unwrap_or_default();
-                let topic =
-                    Topic { id: *id, name: name.clone(), created: *created, config: config.clone(), partitions };
+                let before = self.topics.get(id);
+                let partitions = before.map(|topic| topic.partitions.clone()).unwrap_or_default();
+                let inherited = before.map(|topic| topic.inherited.clone()).unwrap_or_default();
+                let (name_of, config) = (name.clone(), config.clone());
+                let topic = Topic { id: *id, name: name_of, created: *created, config, inherited, partitions };
                 self.topics.insert_mut(*id, Arc::new(topic));
                 self.names.insert_mut(name.clone(), *id);
             }
@@ -78,6 +80,15 @@ impl MetadataImage {
                 self.staged.remove_mut(id);
             }
             Change::NextProducerId(next) => self.next_producer_id = *next,
+            Change::Inherited(id, inherited) => {
+                let topic = self.topics.get_mut(id);
+                let topic = topic.unwrap_or_else(|| panic!("defaults of topic {id}, which does not exist"));
+                Arc::make_mut(topic).inherited = Arc::clone(inherited);
+            }
+            Change::BrokerConfigs(of, configs) if configs.is_empty() => {
+                self.broker_configs.remove_mut(of);
+            }
+            Change::BrokerConfigs(of, configs) => self.broker_configs.insert_mut(*of, Arc::clone(configs)),
         }
     }
 

@@ -15,6 +15,9 @@ pub fn state_hash(image: &MetadataImage) -> u64 {
     }
     for topic in image.topics.values() {
         hash.row(&("topic", topic.id, topic.name.as_ref(), topic.created, topic.config.as_ref()));
+        if !topic.inherited.is_empty() {
+            hash.row(&("inherited", topic.id, topic.inherited.as_ref()));
+        }
         for partition in &topic.partitions {
             hash.row(&("partition", partition.as_ref()));
         }
@@ -26,6 +29,9 @@ pub fn state_hash(image: &MetadataImage) -> u64 {
     }
     for (id, parts) in &image.staged {
         hash.row(&("staged", id, parts.as_ref()));
+    }
+    for (of, configs) in &image.broker_configs {
+        hash.row(&("broker configs", of, configs.as_ref()));
     }
     hash.0
 }

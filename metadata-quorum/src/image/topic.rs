@@ -1,5 +1,6 @@
 //! A topic and the state of its partitions.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use highwater_wire::{BrokerId, DirectoryId, LeaderEpoch, Offset, PartitionEpoch, Timestamp, TopicId};
@@ -14,8 +15,21 @@ pub struct Topic {
     pub name: Arc<str>,
     pub created: Timestamp,
     pub config: Arc<TopicConfig>,
+    /// Topic level keys that came from the node that created the topic, where it differs from what is built in. Weaker
+    /// than what is set on the topic or, while they run, on all brokers. Empty for topics older than rules 3, whose
+    /// inherited keys count as set on them.
+    pub inherited: Arc<BTreeMap<String, Inherited>>,
     /// By partition number; shared, so that a change of one costs one.
     pub partitions: Vec<Arc<PartitionState>>,
+}
+
+/// A default that a topic took over at its creation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inherited {
+    /// In the topic key's own unit.
+    pub value: String,
+    /// By the node's configuration; else by our own default, which depends on the topic (D19: min ISR 2 of 3 replicas).
+    pub set: bool,
 }
 
 /// Who holds, leads and may lead a partition. Changed by the controller only; every change raises `partition_epoch`.

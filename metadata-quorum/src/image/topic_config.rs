@@ -5,12 +5,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-mod keys;
+pub(super) mod keys;
 
 pub use keys::ConfigType;
 use keys::{KEYS, Key};
 
-/// The configuration of a topic in force: every key has a value; `given` says which were set on the topic.
+/// The configuration of a topic in force: every key has a value, set on the topic or a default of the cluster (see
+/// [`TopicConfig::resolve`]); `given` says which were set on the topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopicConfig {
     /// `min.insync.replicas`
@@ -56,7 +57,7 @@ pub struct TopicConfig {
 }
 
 /// What is wrong with one key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigFault {
     pub key: String,
     pub value: String,
@@ -73,8 +74,8 @@ impl fmt::Display for ConfigFault {
     }
 }
 
-/// All that is wrong with a topic's configuration, at once, by key.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// All that is wrong with a configuration, at once, by key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct ConfigFaults(pub Vec<ConfigFault>);
 
 impl fmt::Display for ConfigFaults {
@@ -90,7 +91,7 @@ impl fmt::Display for ConfigFaults {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigEntry {
     pub name: &'static str,
-    /// In force: as given on the topic, else the default.
+    /// As given on the topic, else the built-in value.
     pub value: String,
     /// The built-in value.
     pub default: &'static str,
@@ -134,12 +135,32 @@ impl TopicConfig {
         config
     }
 
-    /// The configuration of a topic on which `given` is set.
+    /// The configuration of a topic on which `given` is set, beside no other defaults than the built-in ones.
     ///
     /// # Errors
-    /// Every fault of every key, sorted by key: unknown (with the likeliest name meant), out of range, not served here.
+    /// As [`Self::resolve`].
     pub fn parse(given: &BTreeMap<String, String>) -> Result<Self, ConfigFaults> {
+        Self::resolve(given, &BTreeMap::new())
+    }
+
+    /// The configuration of a topic on which `given` is set, where `defaults` stand before the built-in ones (R187). A
+    /// default that its key does not allow is passed over: it was checked where it was set.
+    ///
+    /// # Errors
+    /// Every fault of every key given, sorted by key: unknown (with the likeliest name meant), out of range, not served
+    /// here.
+    pub fn resolve(
+        given: &BTreeMap<String, String>,
+        defaults: &BTreeMap<String, String>,
+    ) -> Result<Self, ConfigFaults> {
         let mut config = Self::built_in();
+        for (name, text) in defaults {
+            if let Some(key) = Key::named(name)
+                && let Ok(value) = key.rule.read(text)
+            {
+                (key.put)(&mut config, &value);
+            }
+        }
         let mut faults = Vec::new();
         for (name, text) in given {
             match Key::named(name) {
@@ -157,7 +178,7 @@ impl TopicConfig {
         if faults.is_empty() { Ok(config) } else { Err(ConfigFaults(faults)) }
     }
 
-    /// Every key with its value, by name.
+    /// Every key by name, as set on the topic or built in: without the defaults of a cluster.
     pub fn entries(&self) -> Vec<ConfigEntry> {
         let mut entries: Vec<_> = KEYS
             .iter()
@@ -174,6 +195,11 @@ impl TopicConfig {
         entries.sort_by_key(|entry| entry.name);
         entries
     }
+}
+
+/// The fault of a topic level key that is not served; `None`: it is.
+pub fn unknown_key(name: &str) -> Option<ConfigFault> {
+    Key::named(name).is_none().then(|| unknown(name, ""))
 }
 
 /// The fault of a key we do not serve: known to Kafka, or misspelt, or neither.

@@ -9,7 +9,7 @@ use super::place;
 use crate::client::TopicSpec;
 use crate::config::TopicDefaults;
 use crate::controller::{Command, CreateTopic, RULE_VERSION, Refusal, check_topic_name, decide};
-use crate::image::{MetadataImage, TopicConfig};
+use crate::image::{Inherited, MetadataImage, TopicConfig};
 
 /// Most partitions of one topic.
 pub const PARTITIONS_MAX: usize = 100_000;
@@ -23,12 +23,24 @@ const PART_BYTES_MAX: usize = 48 << 10;
 /// How a topic will be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicPlan {
-    /// To be proposed in order; the topic exists with the last.
+    /// To be proposed in order, see [`TopicPlan::commands`]; the topic exists with the last.
     pub parts: Vec<CreateTopic>,
+    /// What each part takes over from this node's configuration.
+    pub inherited: BTreeMap<String, Inherited>,
     pub partitions: i32,
     pub replication_factor: i16,
     /// A remark for the caller: what was capped, and why.
     pub note: Option<String>,
+}
+
+impl TopicPlan {
+    /// What is to be proposed, in order.
+    pub fn commands(&self) -> impl Iterator<Item = Command> {
+        let inherited = &self.inherited;
+        let command =
+            |part: &CreateTopic| Command::CreateTopicInheriting { part: part.clone(), inherited: inherited.clone() };
+        self.parts.iter().map(command)
+    }
 }
 
 /// Places, checks and spells out a new topic. `seed` and `id` are fresh and random, `time` is the wall clock.
@@ -62,7 +74,7 @@ pub fn plan_topic(
     let whole = CreateTopic {
         id,
         name: spec.name.clone(),
-        configs: configs(spec, defaults, factor),
+        configs: spec.configs.clone(),
         first_partition: 0,
         assignments: Vec::new(),
         complete: false,
@@ -70,16 +82,17 @@ pub fn plan_topic(
         time,
     };
     let partitions = assignments.len();
-    let parts = split(&whole, assignments);
-    rehearse(image, &parts)?;
-    Ok(TopicPlan {
-        parts,
+    let replication_factor = i16::try_from(factor)
+        .map_err(|_| Refusal::InvalidReplicationFactor(format!("{factor} replicas are more than Kafka can count")))?;
+    let plan = TopicPlan {
+        parts: split(&whole, assignments),
+        inherited: inherited(defaults, factor),
         partitions: i32::try_from(partitions).expect("bounded by PARTITIONS_MAX"),
-        replication_factor: i16::try_from(factor).map_err(|_| {
-            Refusal::InvalidReplicationFactor(format!("{factor} replicas are more than Kafka can count"))
-        })?,
+        replication_factor,
         note,
-    })
+    };
+    rehearse(image, &plan)?;
+    Ok(plan)
 }
 
 fn partition_count(asked: i32) -> Result<usize, Refusal> {
@@ -125,19 +138,19 @@ fn manual_assignments(spec: &TopicSpec) -> Result<Vec<Vec<BrokerId>>, Refusal> {
     Ok(spec.assignments.values().cloned().collect())
 }
 
-/// What was asked for, and this node's defaults where they differ from the built-in ones, spelled out (D14).
-fn configs(spec: &TopicSpec, defaults: &TopicDefaults, factor: usize) -> BTreeMap<String, String> {
+/// This node's defaults where they differ from the built-in ones, spelled out (D14).
+fn inherited(defaults: &TopicDefaults, factor: usize) -> BTreeMap<String, Inherited> {
     let min_isr = defaults.min_isr.unwrap_or(if factor >= 3 { 2 } else { 1 });
     let own = [
         ("min.insync.replicas".to_owned(), min_isr.to_string()),
         ("unclean.leader.election.enable".to_owned(), defaults.unclean_election.to_string()),
     ];
-    let built_in: BTreeMap<_, _> =
-        TopicConfig::built_in().entries().into_iter().map(|entry| (entry.name, entry.default)).collect();
-    let mut configs: BTreeMap<_, _> = own.into_iter().chain(defaults.configs.clone()).collect();
-    configs.retain(|key, value| built_in.get(key.as_str()) != Some(&value.as_str()));
-    configs.extend(spec.configs.clone());
-    configs
+    let entries = TopicConfig::built_in().entries();
+    let is_built_in = |key: &str, value: &str| entries.iter().any(|entry| entry.name == key && entry.default == value);
+    let all = own.into_iter().chain(defaults.configs.clone());
+    let differing = all.filter(|(key, value)| !is_built_in(key, value));
+    let is_set = |key: &str| key != "min.insync.replicas" || defaults.min_isr.is_some();
+    differing.map(|(key, value)| (key.clone(), Inherited { value, set: is_set(&key) })).collect()
 }
 
 /// Cuts a creation into parts that fit an entry each.
@@ -175,11 +188,11 @@ pub(super) fn cut(empty: &impl Serialize, first: i32, assignments: Vec<Vec<Broke
 }
 
 /// Decides the parts one after another against a copy of the image.
-fn rehearse(image: &MetadataImage, parts: &[CreateTopic]) -> Result<(), Refusal> {
+fn rehearse(image: &MetadataImage, plan: &TopicPlan) -> Result<(), Refusal> {
     let mut image = image.clone();
-    for part in parts {
+    for (command, part) in plan.commands().zip(&plan.parts) {
         let index = image.version.0 + 1;
-        let decision = decide(&image, index, RULE_VERSION, &Command::CreateTopic(part.clone()))?;
+        let decision = decide(&image, index, RULE_VERSION, &command)?;
         if !part.complete {
             image.apply_all(&decision.changes);
         }

@@ -19,13 +19,14 @@ fn code(planned: Result<TopicPlan, Refusal>) -> i16 {
 }
 
 #[test]
-fn defaults_are_filled_in_and_written_into_the_command() {
+fn defaults_are_written_into_the_command_beside_what_was_asked_for() {
     let image = cluster_of(&[1, 2, 3]);
     let planned = plan(&image, &spec("orders")).unwrap();
     assert_eq!((planned.partitions, planned.replication_factor, planned.note), (1, 3, None));
     let part = &planned.parts[0];
-    assert_eq!(part.configs, BTreeMap::from([("min.insync.replicas".to_owned(), "2".to_owned())]));
-    assert!(part.complete && !part.manual);
+    let derived = Inherited { value: "2".to_owned(), set: false };
+    assert_eq!(planned.inherited, BTreeMap::from([("min.insync.replicas".to_owned(), derived)]));
+    assert!(part.complete && !part.manual && part.configs.is_empty());
 
     let configs = BTreeMap::from([
         ("retention.ms".to_owned(), "1000".to_owned()),
@@ -35,9 +36,19 @@ fn defaults_are_filled_in_and_written_into_the_command() {
     let given = BTreeMap::from([("min.insync.replicas".to_owned(), "1".to_owned())]);
     let asked = TopicSpec { configs: given, ..spec("orders") };
     let planned = plan_topic(&image, &asked, &defaults, topic_id(1), 7, TIME).unwrap();
-    let spelled: Vec<_> = planned.parts[0].configs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    let expected = [("min.insync.replicas", "1"), ("retention.ms", "1000"), ("unclean.leader.election.enable", "true")];
+    let spelled: Vec<_> = planned.inherited.iter().map(|(k, v)| (k.as_str(), v.value.as_str(), v.set)).collect();
+    let expected = [
+        ("min.insync.replicas", "3", true),
+        ("retention.ms", "1000", true),
+        ("unclean.leader.election.enable", "true", true),
+    ];
     assert_eq!(spelled, expected);
+    let mut image = image;
+    let decision = decide(&image, 2, RULE_VERSION, &planned.commands().next().unwrap()).unwrap();
+    image.apply_all(&decision.changes);
+    let config = &image.topic_named("orders").unwrap().config;
+    assert_eq!((config.min_isr, config.retention_ms, config.unclean_election), (1, Some(1_000), true));
+    assert_eq!(config.given, asked.configs, "only what was asked for counts as set on the topic");
 }
 
 #[test]
@@ -47,7 +58,7 @@ fn the_default_factor_is_capped_at_the_brokers_present_and_the_caller_is_told() 
     assert_eq!(planned.replication_factor, 1);
     let note = "replication factor capped at 1: 1 broker is present (the default is 3)";
     assert_eq!(planned.note.as_deref(), Some(note));
-    assert!(planned.parts[0].configs.is_empty(), "min ISR 2 is for three replicas or more");
+    assert!(planned.inherited.is_empty(), "min ISR 2 is for three replicas or more");
     let asked = TopicSpec { replication_factor: Some(3), ..spec("orders") };
     assert_eq!(code(plan(&cluster_of(&[1]), &asked)), 38, "what was asked for is not capped");
 }
@@ -91,7 +102,9 @@ fn a_large_topic_is_cut_into_parts_that_fit_an_entry_and_join_to_the_whole() {
     for part in &planned.parts {
         assert!(part.assignments.len() <= 2_000);
         assert!(postcard::to_stdvec(part).unwrap().len() <= 64 << 10);
-        let command = Command::CreateTopic(part.clone());
+    }
+    for command in planned.commands() {
+        assert!(postcard::to_stdvec(&command).unwrap().len() <= 64 << 10);
         let decision = decide(&image, image.version.0 + 1, RULE_VERSION, &command).unwrap();
         image.apply_all(&decision.changes);
     }

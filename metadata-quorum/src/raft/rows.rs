@@ -8,7 +8,9 @@ use highwater_wire::{BrokerId, Timestamp, TopicId, TopicPartition};
 use serde::{Deserialize, Serialize};
 
 use crate::controller::CreateTopic;
-use crate::image::{BrokerRegistration, Change, MetadataImage, PartitionChange, PartitionState, Topic, TopicConfig};
+use crate::image::{
+    BrokerRegistration, Change, Inherited, MetadataImage, PartitionChange, PartitionState, Topic, TopicConfig,
+};
 
 const BROKER: u8 = 1;
 const TOPIC: u8 = 2;
@@ -18,6 +20,8 @@ const HISTORY: u8 = 5;
 const CONFIG: u8 = 6;
 const PRODUCER_IDS: u8 = 7;
 const STAGED: u8 = 8;
+const INHERITED: u8 = 9;
+const BROKER_CONFIG: u8 = 10;
 
 /// Where rows go: a sled batch, a snapshot file.
 pub(crate) trait RowSink {
@@ -57,6 +61,11 @@ fn history_key(at: TopicPartition, sequence: u64) -> Vec<u8> {
     key(HISTORY, &[&at.topic.to_bytes(), &at.partition.to_be_bytes(), &sequence.to_be_bytes()])
 }
 
+/// −1 stands for all brokers.
+fn broker_config_key(of: Option<BrokerId>) -> Vec<u8> {
+    key(BROKER_CONFIG, &[&of.map_or(-1, |id| id.0).to_be_bytes()])
+}
+
 fn staged_key(part: &CreateTopic) -> Vec<u8> {
     key(STAGED, &[&part.id.to_bytes(), &part.first_partition.to_be_bytes()])
 }
@@ -73,6 +82,9 @@ pub(crate) fn write_change(sink: &mut impl RowSink, before: &MetadataImage, chan
             let Some(topic) = before.topics.get(id) else { return };
             sink.remove(key(TOPIC, &[&id.to_bytes()]));
             sink.remove(key(CONFIG, &[&id.to_bytes()]));
+            if !topic.inherited.is_empty() {
+                sink.remove(key(INHERITED, &[&id.to_bytes()]));
+            }
             if before.names.get(&topic.name) == Some(id) {
                 sink.remove(key(NAME, &[topic.name.as_bytes()]));
             }
@@ -98,6 +110,10 @@ pub(crate) fn write_change(sink: &mut impl RowSink, before: &MetadataImage, chan
             }
         }
         Change::NextProducerId(next) => sink.put(key(PRODUCER_IDS, &[]), encode(next)),
+        Change::Inherited(id, inherited) if inherited.is_empty() => sink.remove(key(INHERITED, &[&id.to_bytes()])),
+        Change::Inherited(id, inherited) => sink.put(key(INHERITED, &[&id.to_bytes()]), encode(inherited.as_ref())),
+        Change::BrokerConfigs(of, configs) if configs.is_empty() => sink.remove(broker_config_key(*of)),
+        Change::BrokerConfigs(of, configs) => sink.put(broker_config_key(*of), encode(configs.as_ref())),
     }
 }
 
@@ -124,10 +140,16 @@ pub(crate) fn write_image(sink: &mut impl RowSink, image: &MetadataImage) {
         sink.put(staged_key(part), encode(part));
     }
     sink.put(key(PRODUCER_IDS, &[]), encode(&image.next_producer_id));
+    for (of, configs) in &image.broker_configs {
+        sink.put(broker_config_key(*of), encode(configs.as_ref()));
+    }
 }
 
 fn write_topic(sink: &mut impl RowSink, topic: &Topic) {
     put_topic(sink, topic.id, &topic.name, topic.created, &topic.config);
+    if !topic.inherited.is_empty() {
+        sink.put(key(INHERITED, &[&topic.id.to_bytes()]), encode(topic.inherited.as_ref()));
+    }
     for (number, state) in (0i32..).zip(&topic.partitions) {
         sink.put(partition_key(PARTITION, TopicPartition::new(topic.id, number)), encode(state.as_ref()));
     }
@@ -138,6 +160,7 @@ fn write_topic(sink: &mut impl RowSink, topic: &Topic) {
 pub(crate) struct ImageReader {
     topics: std::collections::BTreeMap<TopicId, TopicRow>,
     configs: std::collections::BTreeMap<TopicId, TopicConfig>,
+    inherited: std::collections::BTreeMap<TopicId, std::collections::BTreeMap<String, Inherited>>,
     /// In key order a topic's partitions ascend; any order is put right here.
     partitions: std::collections::BTreeMap<TopicPartition, PartitionState>,
     history: std::collections::BTreeMap<(TopicPartition, u64), PartitionChange>,
@@ -193,6 +216,14 @@ impl ImageReader {
                 let part: CreateTopic = postcard::from_bytes(value).map_err(unreadable)?;
                 self.staged.insert((part.id, part.first_partition), part);
             }
+            INHERITED => {
+                self.inherited.insert(topic(id)?, postcard::from_bytes(value).map_err(unreadable)?);
+            }
+            BROKER_CONFIG => {
+                let of = id.try_into().map(i32::from_be_bytes).map_err(|_| bad("short broker id"))?;
+                let configs = Arc::new(postcard::from_bytes(value).map_err(unreadable)?);
+                self.image.apply(&Change::BrokerConfigs(BrokerId::from_wire(of), configs));
+            }
             _ => return Err(bad("unknown kind")),
         }
         Ok(())
@@ -206,6 +237,9 @@ impl ImageReader {
                 config.ok_or_else(|| BadRow { key: id.to_bytes().to_vec(), why: "no config row".to_owned() })?;
             let (name, config) = (row.name.into(), Arc::new(config));
             self.image.apply(&Change::Topic { id, name, created: row.created, config });
+            if let Some(inherited) = self.inherited.remove(&id) {
+                self.image.apply(&Change::Inherited(id, Arc::new(inherited)));
+            }
         }
         for (at, state) in self.partitions {
             let next = self.image.topics.get(&at.topic).map(|topic| topic.partitions.len());

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::rows::{ImageReader, RowSink, write_change, write_image};
 use super::snapshot::{self, State};
 use super::types::Membership;
-use crate::controller::{Command, decide};
-use crate::image::{ImageVersion, MetadataImage, state_hash};
+use crate::controller::testing::{creation, topic_id};
+use crate::controller::{AlterConfigs, Command, ConfigAction, ConfigOperation, ConfigResource, RULE_VERSION, decide};
+use crate::image::{ImageVersion, Inherited, MetadataImage, state_hash};
+use highwater_wire::{BrokerId, Timestamp};
 
 /// Every kind of command, see `controller/tests/golden.rs`.
 const LOG: &[u8] = include_bytes!("../controller/tests/golden_rules_1.bin");
@@ -24,9 +26,41 @@ impl RowSink for Rows {
     }
 }
 
+/// Configurations set and taken back, and a topic that inherited some.
+fn configured() -> Vec<Command> {
+    let alter = |resource, key: &str, value: Option<&str>| {
+        let action = value.map_or(ConfigAction::Delete, |value| ConfigAction::Set(value.to_owned()));
+        let operations = vec![ConfigOperation { key: key.to_owned(), action }];
+        Command::AlterConfigs(AlterConfigs { resource, replace: false, operations, expected: None, time: Timestamp(1) })
+    };
+    let one = ConfigResource::Broker(BrokerId(2));
+    let inherited = Inherited { value: "3600000".to_owned(), set: true };
+    vec![
+        alter(ConfigResource::Topic(topic_id(1)), "retention.ms", Some("1000")),
+        alter(ConfigResource::Brokers, "log.retention.ms", Some("5000")),
+        Command::CreateTopicInheriting {
+            part: creation(7, &[2], &[("flush.messages", "1")]),
+            inherited: BTreeMap::from([("segment.ms".to_owned(), inherited)]),
+        },
+        alter(one, "max.connections", Some("100")),
+        alter(one, "fetch.max.bytes", Some("100000")),
+        alter(one, "max.connections", None),
+        alter(ConfigResource::Brokers, "log.retention.ms", None),
+        Command::DeleteTopic { id: topic_id(7), time: Timestamp(2) },
+        alter(one, "fetch.max.bytes", None),
+        Command::CreateTopicInheriting {
+            part: creation(8, &[2], &[]),
+            inherited: BTreeMap::from([("flush.ms".to_owned(), Inherited { value: "5".to_owned(), set: false })]),
+        },
+        alter(ConfigResource::Brokers, "log.roll.ms", Some("7000")),
+    ]
+}
+
 /// Calls `each` after every entry with the image and the rows that its changes wrote.
 fn replay(mut each: impl FnMut(&MetadataImage, &Rows)) {
-    let entries: Vec<(u64, u16, Command)> = postcard::from_bytes(LOG).unwrap();
+    let mut entries: Vec<(u64, u16, Command)> = postcard::from_bytes(LOG).unwrap();
+    let next = entries.last().map_or(1, |(index, ..)| index + 1);
+    entries.extend((next..).zip(configured()).map(|(index, command)| (index, RULE_VERSION, command)));
     let (mut image, mut rows) = (MetadataImage::default(), Rows::default());
     write_image(&mut rows, &image);
     for (index, rules, command) in entries {

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::telemetry::LogFormat;
 
 mod ask;
+pub mod config;
 pub mod elect;
 pub mod health;
 mod http;
@@ -39,6 +40,9 @@ pub enum Verb {
     /// List, create, describe, change and delete topics
     #[command(subcommand)]
     Topic(topic::TopicVerb),
+    /// Configurations of topics and brokers, while they run
+    #[command(subcommand)]
+    Config(config::ConfigVerb),
     /// What partitions do and what happened to them
     #[command(subcommand)]
     Partition(PartitionVerb),

@@ -11,11 +11,13 @@ use highwater_quorum::image::Endpoint;
 use highwater_wire::BrokerId;
 
 mod checks;
+mod dynamic;
 pub mod keys;
 mod properties;
 mod values;
 
 pub use checks::host_port;
+pub use dynamic::set_on;
 pub use properties::{Origin, Setting, Sources, Surroundings};
 use values::Values;
 
@@ -169,6 +171,8 @@ pub struct NodeConfig {
     pub quorum: QuorumPart,
     pub topics: TopicPart,
     pub data: DataPart,
+    /// The served keys as somebody set them, under their own names.
+    pub own: BTreeMap<String, Setting>,
 }
 
 /// Reads a configuration from all its sources.
@@ -193,8 +197,9 @@ pub fn read(file: Option<(&Path, &str)>, flags: &[String], surroundings: &Surrou
         })
         .collect();
     let settings = classify(sources.settings, &mut findings);
+    let own = settings.clone();
     let mut values = Values::new(settings, findings);
-    let config = checks::node(&mut values);
+    let config = checks::node(&mut values).map(|config| NodeConfig { own, ..config });
     let mut findings = values.into_findings();
     findings.sort_by(|a, b| (&a.origin, a.severity).cmp(&(&b.origin, b.severity)));
     let refused = findings.iter().any(|finding| finding.severity == Severity::Error);

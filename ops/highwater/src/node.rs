@@ -3,6 +3,7 @@
 //! Start: controller listener and raft, then the admin API (so that a node without a quorum can say so, D6), then,
 //! once the cluster is formed, the data plane. Stop is the other way round; the controller listener closes last (D7).
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,11 +11,13 @@ use std::time::Duration;
 
 use highwater_admin::{AdminConfig, AdminState, Beats, LocalReplicas, PartitionMetrics, peer};
 use highwater_data::{
-    Boot, DataPlane, DataPlaneConfig, DataPlaneError, LifecycleConfig, ListenerConfig, LogConfig, ReplicationConfig,
-    ServerConfig, Stopped, TopicDefaults,
+    Boot, DataPlane, DataPlaneConfig, DataPlaneError, LifecycleConfig, ListenerConfig, LiveConfig, LogConfig,
+    ReplicationConfig, ServerConfig, Stopped, TopicDefaults,
 };
-use highwater_quorum::{ControllerListener, Quorum, QuorumClient, QuorumConfig, QuorumLimits, StartError};
-use highwater_wire::IncarnationId;
+use highwater_quorum::{
+    ControllerListener, NodeSettings, Quorum, QuorumClient, QuorumConfig, QuorumLimits, StartError,
+};
+use highwater_wire::{BrokerId, IncarnationId};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{RwLock, watch};
@@ -95,6 +98,8 @@ pub struct Node {
     http_stop: CancellationToken,
     http_task: Option<JoinHandle<()>>,
     controlled_shutdown: bool,
+    node: BrokerId,
+    settings: Arc<NodeSettings>,
 }
 
 impl Node {
@@ -104,12 +109,14 @@ impl Node {
     /// Addresses in use, directories that cannot be used, formats of a newer version.
     pub async fn start(config: NodeConfig, metrics: Option<PrometheusHandle>) -> Result<Self, NodeError> {
         let incarnation = IncarnationId::random();
+        let (node, settings) = (config.node_id, Arc::new(config.node_settings()));
         for path in [&config.metadata_dir, &config.log_dir] {
             std::fs::create_dir_all(path).map_err(|source| NodeError::Directory { path: path.clone(), source })?;
         }
         let (raft, admin) = (Threads::new("raft", 2)?, Threads::new("admin", 1)?);
         let (replicas, own_view) = (LocalReplicas::default(), peer::LocalQuorum::default());
         let extra = peer::replica_router(replicas.clone()).merge(peer::quorum_router(own_view.clone()));
+        let extra = extra.merge(peer::settings_router(own_view.clone(), node, settings.clone()));
         let quorum_config = quorum_config(&config, incarnation)?;
         let quorum = raft.run(Quorum::start(quorum_config, extra)).await??;
         let client = quorum.client().clone();
@@ -133,7 +140,8 @@ impl Node {
                 }
             });
         }
-        let state = AdminState::new(admin_config(&config), client.clone(), replicas.clone(), beats, metrics)?;
+        let state =
+            AdminState::new(admin_config(&config, settings.clone()), client.clone(), replicas.clone(), beats, metrics)?;
         admin.spawn(highwater_admin::follow(state.clone()));
         let http_stop = CancellationToken::new();
         let (http_address, http_task) = match &config.http.listen {
@@ -147,17 +155,18 @@ impl Node {
         let (told, started) = watch::channel(None);
         let controlled_shutdown = config.data.controlled_shutdown;
         let starting = tokio::spawn({
-            let data = data.clone();
+            let (data, settings) = (data.clone(), settings.clone());
             async move {
-                let result = start_data(config, client, incarnation, &replicas).await;
-                let result = match result {
-                    Ok(plane) => {
+                match start_data(&config, client.clone(), incarnation, &replicas, settings).await {
+                    Ok((plane, set)) => {
                         *data.write().await = Some(plane);
-                        Ok(())
+                        let _ = told.send(Some(Ok(())));
+                        follow_settings(&config, &client, &data, set).await;
                     }
-                    Err(error) => Err(Arc::new(error)),
-                };
-                let _ = told.send(Some(result));
+                    Err(error) => {
+                        let _ = told.send(Some(Err(Arc::new(error))));
+                    }
+                }
             }
         });
         Ok(Self {
@@ -171,6 +180,8 @@ impl Node {
             http_stop,
             http_task,
             controlled_shutdown,
+            node,
+            settings,
         })
     }
 
@@ -226,7 +237,9 @@ impl Node {
         self.starting.abort();
         let mut stopped = Stopped::Cleanly;
         if let Some(plane) = self.data.write().await.take() {
-            if self.controlled_shutdown && !plane.drain().await {
+            let image = self.quorum.client().image();
+            let now = self.settings.flag(&image, self.node, "controlled.shutdown.enable");
+            if now.unwrap_or(self.controlled_shutdown) && !plane.drain().await {
                 warn!("the quorum did not confirm the controlled shutdown in time; stopping anyway");
             }
             stopped = plane.stop().await;
@@ -282,13 +295,19 @@ async fn serve_http(
     Ok((bound, task))
 }
 
+/// Starts the data plane with what is set on this node by then, and tells what that was.
 async fn start_data(
-    config: NodeConfig,
+    config: &NodeConfig,
     quorum: QuorumClient,
     incarnation: IncarnationId,
     replicas: &LocalReplicas,
-) -> Result<DataPlane, NodeError> {
-    let cluster_id = formed(&config, &quorum).await?;
+    settings: Arc<NodeSettings>,
+) -> Result<(DataPlane, BTreeMap<String, String>), NodeError> {
+    let cluster_id = formed(config, &quorum).await?;
+    let image = quorum.image();
+    let set = config::set_on(&image, config.node_id);
+    settings.started(&image, config.node_id);
+    let config = under(config, &set);
     let mut listeners = Vec::new();
     for listener in &config.listeners {
         let (host, port) = listener.bind();
@@ -304,10 +323,43 @@ async fn start_data(
             advertised: Some(listener.advertised.clone()),
         });
     }
-    let data_config = data_config(&config, cluster_id, &quorum, incarnation);
+    let data_config = data_config(&config, cluster_id, &quorum, incarnation, settings);
     let plane = DataPlane::start(data_config, quorum, listeners).await?;
     replicas.set(plane.view());
-    Ok(plane)
+    Ok((plane, set))
+}
+
+/// A node's configuration under what is set on it while it runs.
+fn under(config: &NodeConfig, set: &BTreeMap<String, String>) -> NodeConfig {
+    let (config, left_out) = config.under(set);
+    for finding in left_out {
+        warn!(%finding, "a setting does not go with the rest of this node's configuration; it is left out here");
+    }
+    config
+}
+
+/// Hands what is set on this node to the data plane whenever it changes, until either ends. `set`: what it started with.
+async fn follow_settings(
+    config: &NodeConfig,
+    quorum: &QuorumClient,
+    data: &RwLock<Option<DataPlane>>,
+    mut set: BTreeMap<String, String>,
+) {
+    let mut images = quorum.watch();
+    loop {
+        let now = config::set_on(&images.borrow_and_update(), config.node_id);
+        if now != set {
+            let config = under(config, &now);
+            let Some(plane) = &*data.read().await else { return };
+            plane.adopt(&live_config(&config));
+            let keys: Vec<_> = now.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            info!(set = keys.join(" "), "settings of this broker changed");
+            set = now;
+        }
+        if images.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Waits until the cluster is formed and this node knows it; tells once if that takes long (D2, D6).
@@ -371,10 +423,11 @@ fn data_config(
     cluster_id: String,
     quorum: &QuorumClient,
     incarnation: IncarnationId,
+    settings: Arc<NodeSettings>,
 ) -> DataPlaneConfig {
     let part = &config.data;
+    let LiveConfig { replication, log, server } = live_config(config);
     let controller = config.quorum.voters.get(&config.node_id).unwrap_or(&config.controller_listener.advertised);
-    let server = ServerConfig::default();
     DataPlaneConfig {
         broker: config.node_id,
         cluster_id,
@@ -388,6 +441,19 @@ fn data_config(
         version: VERSION.to_owned(),
         inter_broker_listener: config.inter_broker_listener.clone(),
         lifecycle: LifecycleConfig { heartbeat_interval: part.heartbeat_interval, ..LifecycleConfig::default() },
+        replication,
+        log,
+        server,
+        topics: TopicDefaults { auto_create: config.topics.auto_create, delete_enabled: config.topics.delete_enabled },
+        settings,
+    }
+}
+
+/// What a running data plane can be told anew.
+fn live_config(config: &NodeConfig) -> LiveConfig {
+    let part = &config.data;
+    let server = ServerConfig::default();
+    LiveConfig {
         replication: ReplicationConfig {
             replica_lag_max: part.replica_lag_max,
             fetch_wait_max: part.fetch_wait_max,
@@ -411,11 +477,10 @@ fn data_config(
             fetch_bytes_max: part.fetch_bytes_max,
             fetch_sessions_max: part.fetch_sessions_max,
         },
-        topics: TopicDefaults { auto_create: config.topics.auto_create, delete_enabled: config.topics.delete_enabled },
     }
 }
 
-fn admin_config(config: &NodeConfig) -> AdminConfig {
+fn admin_config(config: &NodeConfig, settings: Arc<NodeSettings>) -> AdminConfig {
     AdminConfig {
         node: config.node_id,
         url: config.http.url.clone(),
@@ -428,5 +493,6 @@ fn admin_config(config: &NodeConfig) -> AdminConfig {
             config::PartitionMetrics::Leader => PartitionMetrics::Leader,
             config::PartitionMetrics::Full => PartitionMetrics::Full,
         },
+        settings,
     }
 }

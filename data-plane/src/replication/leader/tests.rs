@@ -319,6 +319,26 @@ fn a_lower_min_isr_moves_the_watermark_at_once() {
 }
 
 #[test]
+fn a_higher_min_isr_holds_the_watermark_from_the_image_that_tells_it() {
+    // R187: the quorum moves the partition epoch with it, so that a shrink proposed before is not accepted.
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2], 5, 2), Numbers::new(&[(4, 0)], 10), 10);
+    stage.facts.config.min_isr = 3;
+    stage.facts.version += 1;
+    stage.facts.state.partition_epoch = stage.facts.state.partition_epoch.next();
+    let terms = stage.facts.terms();
+    stage.image(&terms);
+    stage.append(1);
+    stage.fetch(2, 11).unwrap();
+    assert_eq!(stage.high_watermark(), 10);
+    assert!(stage.leader.may_append_for_all().is_err(), "two in sync are too few now");
+    stage.facts.config.min_isr = 2;
+    stage.facts.version += 1;
+    let terms = stage.facts.terms();
+    stage.image(&terms);
+    assert_eq!(stage.high_watermark(), 11, "R122");
+}
+
+#[test]
 fn where_every_record_is_synced_the_own_share_is_the_synced_end() {
     // D23.
     let mut facts = Facts::new(&[1, 2, 3], &[1, 2, 3], 5, 2);

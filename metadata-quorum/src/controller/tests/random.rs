@@ -58,6 +58,12 @@ enum Step {
         leader: i32,
         accept_loss: bool,
     },
+    /// On the topic, or with 0 on all brokers; `min_isr` 0 takes both keys back.
+    Configure {
+        topic: u8,
+        min_isr: u8,
+        unclean: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -79,6 +85,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (topic(), 0..3u8).prop_map(|(topic, kind)| Step::Elect { topic, kind }),
         2 => (topic(), broker(), any::<bool>())
             .prop_map(|(topic, leader, accept_loss)| Step::Choose { topic, leader, accept_loss }),
+        3 => (0..=3u8, 0..4u8, any::<bool>())
+            .prop_map(|(topic, min_isr, unclean)| Step::Configure { topic, min_isr, unclean }),
     ]
 }
 
@@ -162,12 +170,34 @@ fn take(quorum: &mut Quorum, step: &Step, fresh: u8) {
             };
             Command::ElectChosen { elections: vec![election], time }
         }
+        Step::Configure { topic, min_isr, unclean } => {
+            let resource = if topic == 0 { ConfigResource::Brokers } else { ConfigResource::Topic(topic_id(topic)) };
+            let (min_isr, unclean) = match min_isr {
+                0 => (ConfigAction::Delete, ConfigAction::Delete),
+                min_isr => (ConfigAction::Set(min_isr.to_string()), ConfigAction::Set(unclean.to_string())),
+            };
+            let operations = [("min.insync.replicas", min_isr), ("unclean.leader.election.enable", unclean)]
+                .map(|(key, action)| ConfigOperation { key: key.to_owned(), action });
+            Command::AlterConfigs(AlterConfigs {
+                resource,
+                replace: false,
+                operations: operations.to_vec(),
+                expected: None,
+                time,
+            })
+        }
     };
     // `run` checks the invariants and the epochs.
     let answer = quorum.run(command.clone());
     // R216: once more changes nothing that matters: refused, idempotent, or the same state under higher epochs.
     if answer.is_ok()
-        && matches!(command, Command::FenceBrokers { .. } | Command::UnfenceBroker { .. } | Command::AddPartitions(_))
+        && matches!(
+            command,
+            Command::FenceBrokers { .. }
+                | Command::UnfenceBroker { .. }
+                | Command::AddPartitions(_)
+                | Command::AlterConfigs(_)
+        )
     {
         let before = state_hash(&quorum.image);
         let _ = quorum.run(command);

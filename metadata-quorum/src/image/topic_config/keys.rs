@@ -3,7 +3,7 @@
 use super::TopicConfig;
 
 /// The type of a key as Kafka's DescribeConfigs names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum ConfigType {
     Boolean,
     String,
@@ -25,10 +25,22 @@ impl ConfigType {
             Self::List => 7,
         }
     }
+
+    /// Kafka's word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Boolean => "BOOLEAN",
+            Self::String => "STRING",
+            Self::Int => "INT",
+            Self::Long => "LONG",
+            Self::Double => "DOUBLE",
+            Self::List => "LIST",
+        }
+    }
 }
 
 /// One key.
-pub(super) struct Key {
+pub(in crate::image) struct Key {
     pub name: &'static str,
     pub rule: Rule,
     pub default: &'static str,
@@ -44,12 +56,14 @@ impl Key {
 }
 
 /// Which texts are values of a key.
-pub(super) enum Rule {
+pub(in crate::image) enum Rule {
     Flag,
     /// A number of 32 bits from this on.
     Int(i64),
     /// A number of 64 bits from this on.
     Long(i64),
+    /// A number between the two, both included.
+    Range(i64, i64),
     /// A fraction from 0 to 1.
     Ratio,
     /// A word Kafka knows; only the first is served so far where `others_served` is false.
@@ -61,7 +75,7 @@ pub(super) enum Rule {
 }
 
 /// A text that its rule has read.
-pub(super) enum Value {
+pub(in crate::image) enum Value {
     Flag(bool),
     Number(i64),
     Word(String),
@@ -117,6 +131,10 @@ impl Rule {
                 Ok(number) if number >= *min => Ok(Value::Number(number)),
                 _ => Err(must_be()),
             },
+            Self::Range(min, max) => match text.parse::<i64>() {
+                Ok(number) if (*min..=*max).contains(&number) => Ok(Value::Number(number)),
+                _ => Err(must_be()),
+            },
             Self::Ratio => match text.parse::<f64>() {
                 Ok(number) if (0.0..=1.0).contains(&number) => Ok(Value::Word(text.to_owned())),
                 _ => Err(must_be()),
@@ -140,6 +158,7 @@ impl Rule {
             Self::Flag => "true or false".to_owned(),
             Self::Int(min) => format!("a whole number from {min} to {}", i32::MAX),
             Self::Long(min) => format!("a whole number from {min} to {}", i64::MAX),
+            Self::Range(min, max) => format!("a whole number from {min} to {max}"),
             Self::Ratio => "a number from 0 to 1".to_owned(),
             Self::Word { words, others_served: true, .. } => words.join(" or "),
             Self::Word { words, .. } => words[0].to_owned(),
@@ -149,7 +168,7 @@ impl Rule {
     pub fn kind(&self) -> ConfigType {
         match self {
             Self::Flag => ConfigType::Boolean,
-            Self::Int(_) => ConfigType::Int,
+            Self::Int(_) | Self::Range(..) => ConfigType::Int,
             Self::Long(_) => ConfigType::Long,
             Self::Ratio => ConfigType::Double,
             Self::Word { list: true, .. } => ConfigType::List,
@@ -165,7 +184,7 @@ const CODECS: &[&str] = &["producer", "uncompressed", "gzip", "snappy", "lz4", "
 fn kept_only(_: &mut TopicConfig, _: &Value) {}
 
 /// Every key that is served.
-pub(super) const KEYS: &[Key] = &[
+pub(in crate::image) const KEYS: &[Key] = &[
     Key {
         name: "min.insync.replicas",
         rule: Rule::Int(1),

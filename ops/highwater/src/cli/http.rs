@@ -104,12 +104,14 @@ impl Api {
         }
         let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
         let status = answer.status().as_u16();
-        if status == 204 {
-            return Ok(Value::Null);
-        }
-        let body: Value = answer.json().await.map_err(|error| {
+        let not_json = |error: &dyn std::fmt::Display| {
             CliError::new(Exit::Failed, format!("{url} did not answer with JSON ({error}): is it a Highwater node?"))
-        })?;
+        };
+        let bytes = answer.bytes().await.map_err(|error| not_json(&error))?;
+        let body: Value = match bytes.is_empty() {
+            true => Value::Null,
+            false => serde_json::from_slice(&bytes).map_err(|error| not_json(&error))?,
+        };
         if (200..300).contains(&status) {
             return Ok(body);
         }

@@ -39,6 +39,7 @@ pub(super) fn node(values: &mut Values) -> Option<NodeConfig> {
         quorum,
         topics,
         data,
+        own: BTreeMap::new(),
     })
 }
 

@@ -1,6 +1,8 @@
 //! The table of keys: served (with default, unit and reason), known to Kafka but without meaning here, and dangerous
 //! to ignore. `ops/server.properties.example` is written from it.
 
+use highwater_quorum::image::topic_config::ConfigType;
+
 /// What a value may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -9,6 +11,29 @@ pub enum Kind {
     Bool,
     Text,
     OneOf(&'static [&'static str]),
+}
+
+impl Kind {
+    /// What would do, to be read after "must be".
+    pub fn allowed(self) -> String {
+        match self {
+            Self::Number(min, max) => format!("a whole number from {min} to {max}"),
+            Self::Bool => "true or false".to_owned(),
+            Self::Text => "text".to_owned(),
+            Self::OneOf(words) => words.join(" or "),
+        }
+    }
+
+    /// Kafka's name of the type.
+    pub fn config_type(self) -> ConfigType {
+        match self {
+            Self::Number(_, INT) => ConfigType::Int,
+            Self::Number(_, max) if max < INT => ConfigType::Int,
+            Self::Number(..) => ConfigType::Long,
+            Self::Bool => ConfigType::Boolean,
+            Self::Text | Self::OneOf(_) => ConfigType::String,
+        }
+    }
 }
 
 /// A key that changes what this binary does.
@@ -565,6 +590,22 @@ mod tests {
         }
         for name in IGNORED {
             assert!(dangerous(name).is_none(), "{name} is ignored and refused");
+        }
+    }
+
+    #[test]
+    fn what_the_quorum_lets_people_set_is_served_here_with_the_same_range() {
+        use highwater_quorum::image::broker_config::{Effect, described, dynamic_keys, effect, read_only};
+
+        for name in dynamic_keys() {
+            let key = served(name).unwrap_or_else(|| panic!("{name} can be set and does nothing here"));
+            if effect(name) != Some(Effect::TopicDefault) {
+                assert_eq!(described(name), Some((key.kind.config_type(), key.kind.allowed())), "{name}");
+            }
+        }
+        for key in GROUPS.iter().flat_map(|group| group.keys) {
+            let classes = [effect(key.name).is_some(), read_only(key.name).is_some()];
+            assert!(classes[0] != classes[1], "{} must be one: to be set on brokers, read-only: {classes:?}", key.name);
         }
     }
 

@@ -18,6 +18,8 @@ pub enum Origin {
     Environment(String),
     /// `-X key=value` on the command line.
     Flag,
+    /// Set on the running broker, or on all of them.
+    Dynamic,
     /// Nobody set it.
     Default,
 }
@@ -28,6 +30,7 @@ impl fmt::Display for Origin {
             Self::File { name, line } => write!(f, "{name}:{line}"),
             Self::Environment(variable) => write!(f, "environment variable {variable}"),
             Self::Flag => f.write_str("-X"),
+            Self::Dynamic => f.write_str("set while brokers run"),
             Self::Default => f.write_str("default"),
         }
     }
