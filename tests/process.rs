@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use highwater_tests::process::Processes;
+use serde_json::Value;
 
 mod scale;
 #[allow(dead_code)] // each test file uses its part
@@ -250,6 +251,60 @@ async fn a_controlled_stop_fails_no_produce() {
     assert!(outcome.failed.is_empty(), "failed: {:?}", outcome.failed.iter().next());
     check_once_in_order(&outcome.acked, &read_all(&cluster.bootstrap(), "drained", 3));
     wait_quiet(&cluster, "drained", 3, 3).await;
+}
+
+/// Issue 4, "Done when" 4: five nodes are restarted one after the other under load, and nothing but `broker check --next`
+/// says which and when: nobody waits for a node to be ready.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_restart_driven_by_the_gate_fails_no_produce() {
+    let mut cluster = Processes::start(5, &[]);
+    cluster.wait_ready().await;
+    cluster.create_topic(1, "rolling", 6, 3, &[("min.insync.replicas", "2")]).await;
+    let load = Load::start(&cluster.bootstrap(), "rolling", 1_000, 100, IDEMPOTENT);
+    cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > 1_000).await;
+    let next = |text: &str| -> Value { serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}")) };
+    let (_, first, _) = cluster.cli(1, &["broker", "check", "--next", "-o", "json"]).await;
+    let since = next(&first)["roll"]["since_metadata_offset"].to_string();
+    let (began, mut taken, mut ask) = (Instant::now(), Vec::new(), 1);
+    loop {
+        let wait = ["broker", "check", "--next", "--since", &since, "--wait", "--timeout", "60", "-o", "json"];
+        let (code, said, told) = cluster.cli(ask, &wait).await;
+        assert_eq!(code, 0, "{said}{told}");
+        let check = next(&said);
+        assert_eq!(check["safe"], true, "{check}");
+        if check["roll"]["done"] == true {
+            break;
+        }
+        let victim = usize::try_from(check["broker_id"].as_u64().expect("a broker")).unwrap();
+        assert!(!taken.contains(&victim), "{victim} twice, after {taken:?}");
+        taken.push(victim);
+        let before = load.acked();
+        assert_eq!(cluster.terminate(victim), Some(0), "the exit code of a controlled stop");
+        // Away long enough to be missed by whoever needs it.
+        cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > before + 500).await;
+        cluster.start_node(victim);
+        ask = victim % 5 + 1;
+    }
+    let took = began.elapsed();
+    assert_eq!(taken.len(), 5, "{taken:?}");
+    let (before, ends) = (load.acked(), load.sent());
+    cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > before + 1_000).await;
+    let outcome = load.finish();
+    assert!(outcome.failed.is_empty(), "failed: {:?}", outcome.failed.iter().next());
+    println!(
+        "rolled {taken:?} in {took:?}, sent {ends}, acked {}, longest gaps by partition {:?}",
+        outcome.acked.len(),
+        outcome.longest_gaps
+    );
+    check_once_in_order(&outcome.acked, &read_all(&cluster.bootstrap(), "rolling", 6));
+    for partition in 0..6 {
+        for change in cluster.history(1, "rolling", partition).await {
+            let isr = change["isr_after"].as_array().map_or(2, Vec::len);
+            assert!(isr >= 2, "acks=all stood still: {change}");
+        }
+    }
+    let (code, said, _) = cluster.cli(1, &["broker", "check", "9"]).await;
+    assert_eq!(code, 3, "an unknown broker: {said}");
 }
 
 /// A second process on the same directory is refused, and told who holds it.

@@ -1,10 +1,12 @@
 //! The data plane under simulated trouble: safe while it lasts, back to normal after it, the same every time, and no
 //! planted bug goes unnoticed. The long runs are `cargo run --release -p highwater-tests --bin sim -- run --seeds 0..500`.
 
+use highwater_quorum::planner::judge_restart;
 use highwater_tests::sim::World;
-use highwater_tests::sim::flaws::{Flaw, hunt};
+use highwater_tests::sim::flaws::{Flaw, hunt, plant};
 use highwater_tests::sim::run::{Plan, run_seed};
 use highwater_tests::sim::swarm::{Swarm, THREE_BROKERS, THREE_CALM_BROKERS};
+use highwater_tests::sim::{gate, gate_states};
 use highwater_wire::Millis;
 
 /// Simulated seconds a seed, in a build that is not optimised.
@@ -96,5 +98,67 @@ fn planted_bugs_are_caught() {
     for flaw in [Flaw::CommitsBelowMinIsr, Flaw::IgnoresDivergence, Flaw::RegistrationKeepsIsr] {
         let caught = hunt(flaw, 0..150, &plan);
         assert!(caught.is_some(), "{flaw:?} went unnoticed");
+    }
+}
+
+/// What became of asking the restart gate in many states.
+#[derive(Debug, Default)]
+struct Asked {
+    states: usize,
+    harmless: usize,
+    harmful: usize,
+    safe: usize,
+    /// Harmless, and not called safe.
+    false_alarms: Vec<String>,
+    /// Called safe, and harmful.
+    wrong: Vec<String>,
+}
+
+/// Asks of every broker in states drawn from these seeds, and finds out by restarting it.
+fn ask_the_gate(seeds: std::ops::Range<u64>) -> Asked {
+    let mut asked = Asked::default();
+    for seed in seeds {
+        let (image, reality) = gate_states::draw(seed);
+        asked.states += 1;
+        let Some(leader) = reality.voters.first().copied() else { continue };
+        let facts = reality.facts(leader);
+        for broker in image.brokers.keys() {
+            let verdict = judge_restart(&image, &facts, *broker);
+            match (verdict.is_safe(), gate::harm(&image, &reality, *broker)) {
+                (safe, None) => {
+                    asked.harmless += 1;
+                    asked.safe += usize::from(safe);
+                    if !safe {
+                        asked.false_alarms.push(format!("seed {seed}, broker {broker}: {:?}", verdict.blocking));
+                    }
+                }
+                (true, Some(harm)) => asked.wrong.push(format!("seed {seed}, broker {broker}: {harm}")),
+                (false, Some(_)) => asked.harmful += 1,
+            }
+        }
+    }
+    asked
+}
+
+/// Issue 4, §2: "safe" is never followed by harm, and given in at least 95 % of the harmless states.
+#[test]
+fn a_restart_called_safe_does_no_harm_and_a_harmless_one_is_called_safe() {
+    let asked = ask_the_gate(0..1_000);
+    println!(
+        "{} states: {} harmless restarts, {} of them called safe, {} harmful",
+        asked.states, asked.harmless, asked.safe, asked.harmful
+    );
+    assert!(asked.wrong.is_empty(), "called safe and harmful: {:#?}", asked.wrong);
+    assert!(asked.harmless > 500 && asked.harmful > 500, "too few of a kind to say anything");
+    assert!(asked.safe * 100 >= asked.harmless * 95, "false alarms: {:#?}", asked.false_alarms);
+}
+
+#[test]
+fn a_gate_that_forgets_a_rule_is_caught() {
+    for flaw in [Flaw::RestartTrustsTheSilent, Flaw::RestartForgetsMinIsr, Flaw::RestartForgetsTheQuorum] {
+        plant(Some(flaw));
+        let asked = ask_the_gate(0..200);
+        plant(None);
+        assert!(!asked.wrong.is_empty(), "{flaw:?} went unnoticed in {} states", asked.states);
     }
 }

@@ -139,7 +139,10 @@ pub async fn partition_replicas(
     read.list("KafkaReplicaList", rows)
 }
 
-/// The broker that a path names.
+/// The registered broker of this id.
+///
+/// # Errors
+/// 404/404 for one that is not registered.
 pub fn find<'a>(read: &'a Read, broker: &str) -> Result<&'a BrokerRegistration, ApiError> {
     let id = broker.parse().ok().and_then(BrokerId::from_wire);
     let found = id.and_then(|id| read.image.brokers.get(&id));

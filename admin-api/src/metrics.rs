@@ -14,7 +14,7 @@ use highwater_wire::TopicPartition;
 use crate::error::ApiError;
 use crate::respond::Call;
 use crate::routes::{self, Route};
-use crate::{AdminState, PartitionMetrics, health, quorum};
+use crate::{AdminState, PartitionMetrics, health, quorum, restart};
 
 /// Above this many hosted partitions only the counts are shown, and `metrics_truncated` says so.
 const PARTITIONS_MAX: usize = 20_000;
@@ -152,7 +152,12 @@ fn cluster(text: &mut Text, admin: &AdminState) {
         let count = image.brokers.values().filter(|broker| broker.state == state).count();
         text.gauge("cluster_brokers", "Registered brokers.", &[("state", name)], as_f64(count as u64));
     }
-    let counts = health::count(&image);
+    for (broker, safe) in restart::by_heartbeats(admin, &admin.quorum.status()) {
+        let help = "1: this broker may be restarted now, by the raft leader's knowledge; restart-check asks everybody.";
+        let value = f64::from(u8::from(safe));
+        text.gauge("broker_restart_safe", help, &[("broker", &broker.to_string())], value);
+    }
+    let counts = health::cluster::count(&image);
     text.gauge("cluster_topics", "Topics.", &[], as_f64(image.topics.size() as u64));
     text.gauge("cluster_partitions", "Partitions.", &[], as_f64(counts.total as u64));
     let by_state = [

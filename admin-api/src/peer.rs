@@ -1,5 +1,5 @@
-//! What nodes ask each other for the admin API, over the controller listener (D4): live values of replicas, and each
-//! node's own view of the quorum. Both ends are here, so that they cannot drift apart.
+//! What nodes ask each other for the admin API, over the controller listener (D4): live values of replicas, how far the
+//! node itself is, and its own view of the quorum. Both ends are here, so that they cannot drift apart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use highwater_data::Phase;
 use highwater_data::handlers::delete_records::Refused;
+use highwater_data::replica::status::ReplicaStatus;
 use highwater_quorum::settings::{Effective, effective};
 use highwater_quorum::{NodeSettings, QuorumClient, QuorumStatus};
 use highwater_wire::{BrokerId, ErrorCode, TopicPartition};
@@ -36,6 +38,7 @@ pub fn replica_router(replicas: LocalReplicas) -> Router {
         .route("/admin/replicas", post(replicas_here))
         .route("/admin/delete-records", post(delete_records_here))
         .route("/admin/log-dirs", get(log_dirs_here))
+        .route("/admin/node", get(node_here))
         .with_state(replicas)
 }
 
@@ -80,6 +83,45 @@ async fn log_dirs_here(State(replicas): State<LocalReplicas>) -> Result<Json<Vec
     let view = replicas.get().ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
     let dirs = view.log_dirs().await.ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
     Ok(Json(dirs.into_iter().map(LiveLogDir::from).collect()))
+}
+
+/// What a node tells of itself as a broker.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Of its data plane; `STARTING` before there is one.
+    pub phase: String,
+    /// Its logs are open.
+    pub recovered: bool,
+    pub logs_open: usize,
+    pub logs: usize,
+    /// Under which it is registered; `None`: not yet.
+    pub broker_epoch: Option<i64>,
+    /// The ISRs it has proposed as leader and has no answer for.
+    pub proposals: Vec<(TopicPartition, Vec<i32>)>,
+}
+
+impl NodeReport {
+    /// Of this node.
+    pub fn here(replicas: &LocalReplicas) -> Self {
+        let Some(view) = replicas.get() else { return Self { phase: "STARTING".to_owned(), ..Self::default() } };
+        let node = view.node();
+        let pending = |at, status: ReplicaStatus| {
+            let proposal = status.leading?.pending?;
+            Some((at, proposal.isr.iter().map(|(broker, _)| broker.0).collect()))
+        };
+        Self {
+            phase: node.phase.name().to_owned(),
+            recovered: node.phase > Phase::LogRecovery,
+            logs_open: node.recovery.logs_open,
+            logs: node.recovery.logs,
+            broker_epoch: node.epoch.map(|epoch| epoch.0),
+            proposals: view.all().into_iter().filter_map(|(at, status)| pending(at, status)).collect(),
+        }
+    }
+}
+
+async fn node_here(State(replicas): State<LocalReplicas>) -> Json<NodeReport> {
+    Json(NodeReport::here(&replicas))
 }
 
 async fn replicas_here(
@@ -192,6 +234,12 @@ impl Peers {
     /// The view of the quorum that `node` has; `None` when it did not answer in `budget`.
     pub async fn quorum(&self, quorum: &QuorumClient, node: BrokerId, budget: Duration) -> Option<QuorumStatus> {
         let url = format!("{}/admin/quorum", quorum.controller_url(node)?);
+        self.http.get(url).timeout(budget).send().await.ok()?.error_for_status().ok()?.json().await.ok()
+    }
+
+    /// What `node` tells of itself; `None` when it did not answer in `budget`.
+    pub async fn node(&self, quorum: &QuorumClient, node: BrokerId, budget: Duration) -> Option<NodeReport> {
+        let url = format!("{}/admin/node", quorum.controller_url(node)?);
         self.http.get(url).timeout(budget).send().await.ok()?.error_for_status().ok()?.json().await.ok()
     }
 }

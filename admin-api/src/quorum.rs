@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use highwater_quorum::{PeerStatus, QuorumMember, QuorumRole, QuorumStatus};
+use highwater_quorum::{QuorumMember, QuorumRole, QuorumStatus};
 use highwater_wire::BrokerId;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -128,15 +128,6 @@ pub async fn leader_status(admin: &AdminState) -> Option<QuorumStatus> {
     admin.peers.quorum(&admin.quorum, leader, BUDGET).await.filter(leads)
 }
 
-/// Voters that have all but the newest entries.
-pub fn caught_up_voters(status: &QuorumStatus) -> usize {
-    status.peers.iter().filter(|peer| peer.voter && peer.lag < 100 && is_fresh(peer)).count()
-}
-
-fn is_fresh(peer: &PeerStatus) -> bool {
-    peer.contact_age_ms.is_some_and(|age| age < 5_000)
-}
-
 /// An offset is where the next entry goes; raft counts the last one.
 fn end(last: Option<u64>) -> Option<u64> {
     last.map(|last| last + 1)
@@ -217,7 +208,8 @@ fn view_body(node: BrokerId, view: Option<&QuorumStatus>) -> ViewBody {
     }
 }
 
-fn now_ms() -> i64 {
+/// The wall clock.
+pub fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

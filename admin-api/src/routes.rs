@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::query::{ALWAYS, LIST};
 use crate::{
-    AdminState, brokers, clusters, configs, elections, health, log_dirs, metrics, openapi, partitions, quorum, topics,
+    AdminState, brokers, clusters, configs, elections, health, log_dirs, metrics, openapi, partitions, quorum,
+    recovery, restart, topics,
 };
 
 /// Where everything about a cluster lies.
@@ -27,6 +28,8 @@ pub fn all() -> Vec<Route> {
         elections::routes(),
         brokers::routes(),
         log_dirs::routes(),
+        restart::routes(),
+        recovery::routes(),
         quorum::routes(),
         health::routes(),
         metrics::routes(),

@@ -342,3 +342,50 @@ async fn lists_page_sort_and_trim_and_a_write_is_read_by_its_offset() {
     assert_eq!(names(&setup.cluster("/topics").await), ["a", "c"]);
     setup.quorum.stop().await;
 }
+
+/// One voter and one broker: nothing here can ever be restarted safely, and the answer says so in full.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_check_tells_what_blocks_what_is_accepted_and_when_to_ask_again() {
+    let setup = Setup::new().await;
+    let (status, _, topic) = setup.create(&json!({"topic_name": "orders", "partitions_count": 3})).await;
+    assert_eq!(status, StatusCode::CREATED, "{topic}");
+    let check = setup.cluster("/brokers/1/restart-check?limit=2").await;
+    assert_eq!(check["kind"], "KafkaBrokerRestartCheck");
+    assert_eq!(
+        (&check["broker_id"], &check["safe"], &check["next_safe_broker"]),
+        (&json!(1), &json!(false), &Value::Null)
+    );
+    assert_eq!(check["blocking"].as_array().unwrap().len(), 1, "{check}");
+    assert_eq!((&check["blocking"][0]["check"], &check["blocking"][0]["count"]), (&json!("quorum_loss"), &json!(1)));
+    assert!(check["blocking"][0]["why"].as_str().unwrap().contains("0 of 1 voters"), "{check}");
+    assert_eq!(check["quorum"], json!({"voters": 1, "caught_up_without_broker": 0, "majority": 1, "ok": false}));
+    let (rf1, min) = (&check["accepted"][0], &check["accepted"][1]);
+    assert_eq!((&rf1["check"], &rf1["count"]), (&json!("rf1_offline"), &json!(3)));
+    assert_eq!(rf1["partitions"].as_array().unwrap().len(), 2, "the limit holds for the list, not for the count");
+    assert_eq!(rf1["partitions"][1]["partition_id"], 1);
+    assert_eq!(*min, json!({"check": "min_isr_equals_rf", "count": 0}));
+    assert!(check["retry_after_ms"].as_u64().unwrap() > 0);
+    assert!(check["metadata_offset"].as_u64().unwrap() > 0 && check["roll"].is_null());
+
+    let next = setup.cluster("/brokers/-/restart-check").await;
+    let now = next["roll"]["since_metadata_offset"].as_u64().unwrap();
+    assert_eq!((&next["broker_id"], &next["safe"], &next["roll"]["left"]), (&json!(1), &json!(false), &json!([1])));
+    assert!(now >= check["metadata_offset"].as_u64().unwrap());
+    let over = setup.cluster("/brokers/-/restart-check?since_metadata_offset=1&fail=true").await;
+    assert_eq!((&over["broker_id"], &over["safe"], &over["roll"]["done"]), (&Value::Null, &json!(true), &json!(true)));
+
+    let (status, _, unsafe_) = setup.get("/v3/clusters/-/brokers/1/restart-check?fail=true").await;
+    assert_eq!((status.as_u16(), &unsafe_["safe"]), (503, &json!(false)));
+    assert_eq!(setup.refused("/v3/clusters/-/brokers/9/restart-check").await, (404, 404));
+    assert_eq!(setup.refused("/v3/clusters/-/brokers/x/restart-check").await, (404, 404));
+    assert_eq!(setup.refused("/v3/clusters/-/brokers/1/restart-check?since_metadata_offset=1").await, (400, 400));
+    assert_eq!(setup.refused("/v3/clusters/-/brokers/-/restart-check?limit=few").await, (400, 400));
+
+    let recovery = setup.cluster("/brokers/1/recovery").await;
+    assert_eq!(recovery["kind"], "KafkaBrokerRecovery");
+    assert_eq!((&recovery["in_sync_replicas_pct"], &recovery["isr_missing"]), (&json!(100), &json!(0)));
+    assert_eq!(recovery["leaders_pct_of_preferred"], 100);
+    // No data plane runs here: its logs are not open.
+    assert_eq!((&recovery["log_recovery"]["done"], &recovery["recovered"]), (&json!(false), &json!(false)));
+    assert_eq!(setup.refused("/v3/clusters/-/brokers/9/recovery").await, (404, 404));
+}

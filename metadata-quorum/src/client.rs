@@ -1,6 +1,6 @@
 //! The door to the quorum for everybody on this node: propose here or forward to the raft leader, and read the image.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -247,6 +247,11 @@ impl QuorumClient {
     /// This node's own view of raft, and of its peers if it leads.
     pub fn status(&self) -> QuorumStatus {
         self.node.status()
+    }
+
+    /// Registered brokers whose heartbeat came within the last half of a session; empty unless this node leads.
+    pub fn heard_recently(&self) -> BTreeSet<BrokerId> {
+        duty::heard_recently(&self.node)
     }
 
     /// `http://host:port` of a node's controller listener, from the image, else from the configured voters (D4).

@@ -2,7 +2,7 @@
 //!
 //! It judges nobody while no majority answers it (R220), and all it decides is a proposal like any other (R219).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -485,6 +485,16 @@ pub(crate) async fn on_heartbeat(node: &Arc<Node>, heartbeat: Heartbeat) -> Repl
             BrokerState::Active => false,
         };
     Reply::Done(HeartbeatAnswer { state: registration.state, caught_up, should_shutdown, version: image.version })
+}
+
+/// The brokers this node heard of within the last half of a session, while it leads.
+pub(crate) fn heard_recently(node: &Node) -> BTreeSet<BrokerId> {
+    if node.leading().is_none() {
+        return BTreeSet::new();
+    }
+    let (image, now) = (node.image(), node.now());
+    let table = node.duty.table.lock();
+    image.brokers.values().filter(|broker| table.is_recent(broker, now)).map(|broker| broker.id).collect()
 }
 
 fn registered(image: &MetadataImage, heartbeat: &Heartbeat) -> Result<Arc<BrokerRegistration>, Refusal> {

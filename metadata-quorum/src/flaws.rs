@@ -32,11 +32,17 @@ pub enum Flaw {
     AcksAcrossEpochs,
     /// D30: the last known leader is elected without proof that it lost nothing.
     LastKnownNeedsNoProof,
+    /// 1.4 G: a restart is judged by the ISR alone; members that do not answer any more count.
+    RestartTrustsTheSilent,
+    /// 1.4 G: a restart is safe as long as somebody can lead, whatever acks=all needs.
+    RestartForgetsMinIsr,
+    /// 1.4 G: a restart is judged without a look at the voters.
+    RestartForgetsTheQuorum,
 }
 
 impl Flaw {
     /// Every flaw there is, in the order of the table that `sim -- flaws` prints.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::TruncatesToWatermark,
         Self::IgnoresDivergence,
         Self::JoinsAtWatermark,
@@ -50,6 +56,9 @@ impl Flaw {
         Self::AnyAnswerEndsProposal,
         Self::AcksAcrossEpochs,
         Self::LastKnownNeedsNoProof,
+        Self::RestartTrustsTheSilent,
+        Self::RestartForgetsMinIsr,
+        Self::RestartForgetsTheQuorum,
     ];
 
     /// The scenario or decision it belongs to.
@@ -68,6 +77,9 @@ impl Flaw {
             Self::AnyAnswerEndsProposal => "R252",
             Self::AcksAcrossEpochs => "R264",
             Self::LastKnownNeedsNoProof => "D30",
+            Self::RestartTrustsTheSilent => "G-silent",
+            Self::RestartForgetsMinIsr => "G-min-isr",
+            Self::RestartForgetsTheQuorum => "G-quorum",
         }
     }
 }

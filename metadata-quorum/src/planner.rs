@@ -5,10 +5,12 @@ pub mod balance;
 pub mod growth_plan;
 pub mod liveness;
 pub mod placement;
+pub mod restart;
 pub mod topic_plan;
 
 pub use balance::{PREFERRED_ELECTIONS_MAX, away_from_home};
 pub use growth_plan::{GrowthPlan, plan_growth};
 pub use liveness::{Liveness, ProofRefusal};
 pub use placement::place;
+pub use restart::{Blocker, QuorumFacts, RestartFacts, RestartVerdict, judge_restart, restart_order};
 pub use topic_plan::{TopicPlan, plan_topic};

@@ -353,6 +353,16 @@ impl Processes {
         panic!("no node knows a raft leader");
     }
 
+    /// Runs the binary as a person would, against the admin API of node `id`: exit code, stdout and stderr.
+    pub async fn cli(&self, id: usize, args: &[&str]) -> (i32, String, String) {
+        let mut command = Command::new(binary());
+        command.args(args).env("HIGHWATER_URL", format!("http://127.0.0.1:{}", self.node(id).http_port));
+        let done = tokio::task::spawn_blocking(move || command.output()).await.expect("the call is not cancelled");
+        let done = done.expect("the binary starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (done.status.code().unwrap_or(-1), text(&done.stdout), text(&done.stderr))
+    }
+
     /// Polls `holds` until it is true; panics with the logs when `limit` has passed.
     pub async fn wait(&self, what: &str, limit: Duration, mut holds: impl AsyncFnMut() -> bool) {
         let until = Instant::now() + limit;

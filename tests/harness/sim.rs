@@ -14,6 +14,8 @@ pub mod book;
 pub mod core;
 mod faults;
 pub mod flaws;
+pub mod gate;
+pub mod gate_states;
 pub mod invariants;
 mod keeping;
 pub mod message;

@@ -21,7 +21,7 @@ pub type Acked = BTreeMap<u64, (i32, i64)>;
 pub struct Acks {
     acked: parking_lot::Mutex<Acked>,
     failed: parking_lot::Mutex<BTreeMap<u64, String>>,
-    times: parking_lot::Mutex<Vec<Instant>>,
+    times: parking_lot::Mutex<Vec<(Instant, i32)>>,
 }
 
 impl ClientContext for Acks {
@@ -35,7 +35,7 @@ impl ProducerContext for Acks {
     fn delivery(&self, result: &DeliveryResult<'_>, number: Box<u64>) {
         match result {
             Ok(message) => {
-                self.times.lock().push(Instant::now());
+                self.times.lock().push((Instant::now(), message.partition()));
                 self.acked.lock().insert(*number, (message.partition(), message.offset()));
             }
             Err((error, _)) => {
@@ -61,6 +61,8 @@ pub struct Outcome {
     pub failed: BTreeMap<u64, String>,
     /// Longest time between two acknowledgements.
     pub longest_gap: Duration,
+    /// … of the same partition.
+    pub longest_gaps: BTreeMap<i32, Duration>,
 }
 
 impl Load {
@@ -152,8 +154,15 @@ fn outcome(producer: &ThreadedProducer<Acks>, sent: u64) -> Outcome {
     let acks = producer.context();
     let mut times = acks.times.lock().clone();
     times.sort();
-    let longest_gap = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
-    Outcome { sent, acked: acks.acked.lock().clone(), failed: acks.failed.lock().clone(), longest_gap }
+    let longest = |times: &[Instant]| times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
+    let all: Vec<Instant> = times.iter().map(|(time, _)| *time).collect();
+    let mut by_partition: BTreeMap<i32, Vec<Instant>> = BTreeMap::new();
+    for (time, partition) in times {
+        by_partition.entry(partition).or_default().push(time);
+    }
+    let longest_gaps = by_partition.iter().map(|(partition, times)| (*partition, longest(times))).collect();
+    let (acked, failed) = (acks.acked.lock().clone(), acks.failed.lock().clone());
+    Outcome { sent, acked, failed, longest_gap: longest(&all), longest_gaps }
 }
 
 /// Reads every partition of a topic from its beginning to its present end: per partition the (offset, number) list.

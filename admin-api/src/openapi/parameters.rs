@@ -62,7 +62,7 @@ const PATH: &[Parameter] = &[
     text("cluster_id", "-", "Id of the cluster; `-`: the one that answers."),
     text("topic_name", "orders", "Name of a topic; `-`, where lists are answered: all topics."),
     text("partition_id", "0", "Number of a partition; `-`, where lists are answered: all partitions."),
-    whole("broker_id", "1", "`node.id` of a broker."),
+    whole("broker_id", "1", "`node.id` of a broker; `-`, where a restart is checked: the next one that is safe."),
     text("name", "retention.ms", "A configuration key."),
 ];
 
@@ -96,6 +96,8 @@ const QUERY: &[Parameter] = &[
     whole("min_lag_ms", "0", "Only partitions with a replica that is at least this far behind."),
     // Of single paths.
     word("offset_type", &["earliest_and_latest", "earliest", "latest"], "Which ends of the log."),
+    whole("limit", "5", "Partitions listed per check; counts are always complete."),
+    whole("since_metadata_offset", "1", "Brokers registered after this metadata offset count as restarted already."),
     flag("fail", "Answer 503 instead of 200 when the answer is bad news."),
     word("level", &["serving", "in_sync"], "`in_sync`: also, every replica here that can be in the ISR is in it."),
 ];

@@ -123,6 +123,41 @@ pub struct WaitingBody {
     eta_ms: Option<u64>,
 }
 
+impl WaitingBody {
+    /// A replica of which nothing is known but why it is waited for.
+    pub fn unseen(broker: BrokerId, why: &str) -> Self {
+        Self { broker_id: broker.0, why: why.to_owned(), lag_ms: None, eta_ms: None }
+    }
+
+    /// The same with an estimate.
+    #[cfg(test)]
+    pub fn with_eta(self, eta_ms: Option<u64>) -> Self {
+        Self { eta_ms, ..self }
+    }
+
+    /// Who is waited for.
+    pub fn broker(&self) -> BrokerId {
+        BrokerId(self.broker_id)
+    }
+
+    /// Until it lacks nothing, if two looks at it have shown that.
+    pub fn eta_ms(&self) -> Option<u64> {
+        self.eta_ms
+    }
+}
+
+/// Who is missing in a partition, and why, with what its leader said if it answered.
+pub fn missing(
+    image: &MetadataImage,
+    chosen: Chosen<'_>,
+    live: Option<&LiveReplica>,
+    rates: &CatchUp,
+) -> Vec<WaitingBody> {
+    let replicas = chosen.state.replicas.iter();
+    let status: Vec<_> = replicas.map(|broker| replica_status(chosen, *broker, live, rates)).collect();
+    waiting_for(image, chosen.state, &status, live)
+}
+
 /// Where the values come from.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ObservedBody {

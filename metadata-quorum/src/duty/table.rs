@@ -95,6 +95,11 @@ impl Table {
         self.liveness.silence(broker.id, broker.epoch, now) >= self.session
     }
 
+    /// Whether this registration was heard of within the last half of a session.
+    pub fn is_recent(&self, broker: &BrokerRegistration, now: Millis) -> bool {
+        self.liveness.silence(broker.id, broker.epoch, now).0 * 2 <= self.session.0
+    }
+
     /// A suspicion: true if a probe is to begin, which is then under way until [`Self::end_probe`].
     pub fn begin_probe(&mut self, broker: BrokerId) -> bool {
         self.term.is_some() && self.probing.insert(broker)

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::telemetry::LogFormat;
 
 mod ask;
+pub mod broker;
 pub mod config;
 pub mod elect;
 pub mod health;
@@ -46,6 +47,9 @@ pub enum Verb {
     /// What partitions do and what happened to them
     #[command(subcommand)]
     Partition(PartitionVerb),
+    /// The brokers, and whether one may be restarted now
+    #[command(subcommand)]
+    Broker(BrokerVerb),
 }
 
 /// Where a configuration comes from.
@@ -130,6 +134,16 @@ pub enum PartitionVerb {
     History(partition::HistoryArgs),
     /// Elect leaders: send them home, name them, or accept loss where nobody can lead without
     Elect(elect::ElectArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BrokerVerb {
+    /// All registered brokers
+    List(broker::ListArgs),
+    /// One broker, and how far it is after its last start
+    Describe(broker::DescribeArgs),
+    /// Whether a broker may be restarted without harm, or which one is next; exit code 7 when it is not safe
+    Check(broker::CheckArgs),
 }
 
 /// Whom to ask, and how to print it.

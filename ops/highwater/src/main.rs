@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use highwater::cli::{self, Cli, CliError, ConfigArgs, Exit, PartitionVerb, StartArgs, StorageVerb, Verb};
+use highwater::cli::{self, BrokerVerb, Cli, CliError, ConfigArgs, Exit, PartitionVerb, StartArgs, StorageVerb, Verb};
 use highwater::config::{self, NodeConfig, Severity};
 use highwater::{Node, dev, limits, storage, telemetry};
 use rustix::process::Signal;
@@ -42,6 +42,9 @@ fn run(verb: Verb) -> anyhow::Result<Exit> {
         Verb::Partition(PartitionVerb::State(args)) => block_on(cli::partition::state(&args)),
         Verb::Partition(PartitionVerb::History(args)) => block_on(cli::partition::history(&args)),
         Verb::Partition(PartitionVerb::Elect(args)) => block_on(cli::elect::run(&args)),
+        Verb::Broker(BrokerVerb::List(args)) => block_on(cli::broker::list(&args)),
+        Verb::Broker(BrokerVerb::Describe(args)) => block_on(cli::broker::describe(&args)),
+        Verb::Broker(BrokerVerb::Check(args)) => block_on(cli::broker::check(&args)),
     }
 }
 

@@ -17,7 +17,9 @@ use highwater_quorum::planner::{Liveness, place};
 use highwater_quorum::{Change, ImageVersion, MetadataImage, Refusal, decide};
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Millis, TopicId, TopicPartition};
 
-use super::core::{ControllerTimer, Core, Event};
+use super::core::{ControllerTimer, Core, Event, Truth};
+use super::gate::{self, Reality};
+use super::invariants::must;
 use super::message::Message;
 use super::network::{Packet, Way};
 use super::node::{CLUSTER, lifecycle};
@@ -42,6 +44,8 @@ pub struct Quorum {
     topics_made: u64,
     /// Brokers whose proposals wait, and until when (µs).
     neglected: BTreeMap<BrokerId, u64>,
+    /// What the restart gate was last asked about.
+    judged: (ImageVersion, BTreeSet<BrokerId>),
 }
 
 impl Quorum {
@@ -56,6 +60,7 @@ impl Quorum {
             shutdown_at: BTreeMap::new(),
             topics_made: 0,
             neglected: BTreeMap::new(),
+            judged: Default::default(),
         }
     }
 
@@ -271,6 +276,7 @@ impl Quorum {
                 core.after(SESSION_LOOK, Event::Controller(ControllerTimer::Sessions));
                 if !self.out {
                     self.end_sessions(core);
+                    self.try_the_gate(core);
                 }
             }
             ControllerTimer::Probed { broker, epoch, suspected } => {
@@ -298,6 +304,25 @@ impl Quorum {
         let brokers = self.liveness.expired(&self.image, core.clock().mono);
         if !brokers.is_empty() {
             self.fence(core, brokers);
+        }
+    }
+
+    /// Asks of every broker whether it may be restarted, and tries out on a copy whether that is true. Every broker is a
+    /// voter here; the registered process of a broker answers unless it is dead or paused.
+    fn try_the_gate(&mut self, core: &mut Core) {
+        let answers = |(id, truth): (&BrokerId, &Truth)| {
+            let registered = self.image.brokers.get(id).filter(|broker| broker.is_active());
+            let same = registered.is_none_or(|broker| truth.incarnation == Some(broker.incarnation));
+            (truth.incarnation.is_some() && truth.machine_up && !truth.paused && same).then_some(*id)
+        };
+        let alive: BTreeSet<BrokerId> = core.truth.iter().filter_map(answers).collect();
+        let judged = (self.image.version, alive);
+        if judged != self.judged {
+            let voters = core.truth.keys().copied().collect();
+            let reality = Reality { alive: judged.1.clone(), voters, ..Reality::default() };
+            let wrong = gate::wrongly_safe(&self.image, &reality);
+            core.check(must(wrong.is_none(), "G", || wrong.unwrap_or_default()));
+            self.judged = judged;
         }
     }
 

@@ -69,7 +69,8 @@ pub async fn state(args: &StateArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-fn waiting(row: &Value) -> String {
+/// One replica that is waited for, and why.
+pub(super) fn waiting(row: &Value) -> String {
     let mut text = format!("{} {}", cell(&row["broker_id"]), cell(&row["why"]));
     if let Some(lag) = row["lag_ms"].as_u64() {
         text.push_str(&format!(" lag {lag} ms"));
