@@ -85,11 +85,6 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, 42206, message)
     }
 
-    /// 409/40911: what the caller decided on has changed.
-    pub fn stale(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, 40911, message).because(ErrorCode::InvalidUpdateVersion)
-    }
-
     /// 400/40002 with `details.key`, `details.allowed` of the first fault, and `details.faults` for all of them.
     fn bad_configs(code: ErrorCode, faults: &ConfigFaults) -> Self {
         let told = |fault: &ConfigFault| json!({ "key": fault.key, "value": fault.value, "why": fault.why, "allowed": fault.allowed });

@@ -125,6 +125,7 @@ mod tests {
             name: "t".into(),
             created: Timestamp(1),
             config: Arc::new(TopicConfig::built_in()),
+            inherited: Arc::default(),
             partitions: std::iter::repeat_with(|| Arc::new(state.clone())).take(partitions).collect(),
         }
     }
