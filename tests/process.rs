@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use highwater_tests::process::Processes;
+use highwater_tests::client::{Client, batch};
+use highwater_tests::process::{Processes, Role};
 use serde_json::Value;
 
 mod scale;
@@ -253,7 +254,7 @@ async fn a_controlled_stop_fails_no_produce() {
     wait_quiet(&cluster, "drained", 3, 3).await;
 }
 
-/// Issue 4, "Done when" 4: five nodes are restarted one after the other under load, and nothing but `broker check --next`
+/// Five nodes are restarted one after the other under load, and nothing but `broker check --next`
 /// says which and when: nobody waits for a node to be ready.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_restart_driven_by_the_gate_fails_no_produce() {
@@ -320,4 +321,124 @@ async fn a_second_process_on_the_same_directory_is_refused() {
     assert!(!second.status.success());
     let said = String::from_utf8_lossy(&second.stderr).into_owned() + &String::from_utf8_lossy(&second.stdout);
     assert!(said.contains("pid") || said.contains("in use"), "{said}");
+}
+
+/// Three controllers, three brokers; two of a partition's brokers are killed. Nobody can be told that a record is safe any
+/// more, and nothing that was read before is taken back.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_one_of_three_brokers_left_acks_all_is_refused_and_nothing_read_is_taken_back() {
+    let roles = [[Role::Controller; 3], [Role::Broker; 3]].concat();
+    let mut cluster = Processes::start_roles(&roles, &[]);
+    cluster.wait_ready().await;
+    cluster.create_topic(4, "few", 1, 3, &[("min.insync.replicas", "2")]).await;
+    let load = Load::start(&cluster.bootstrap(), "few", 1_000, 100, IDEMPOTENT);
+    cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > 2_000).await;
+    let outcome = load.finish();
+    assert!(outcome.failed.is_empty(), "failed: {:?}", outcome.failed.iter().next());
+    let seen = read_all(&cluster.bootstrap(), "few", 1);
+    check_once_in_order(&outcome.acked, &seen);
+
+    let state = cluster.state(4, "few", 0).await.expect("a state");
+    let leader = usize::try_from(state["leader_id"].as_u64().expect("a leader")).unwrap();
+    let others: Vec<usize> = (4..=6).filter(|id| *id != leader).collect();
+    let killed_at = Instant::now();
+    others.iter().for_each(|id| cluster.kill(*id));
+    // Asked of a controller, which hosts nothing.
+    let state = cluster
+        .wait_state(1, "few", 0, "under its min ISR", |s| {
+            s["states"].as_array().is_some_and(|states| states.contains(&"UNDER_MIN_ISR".into()))
+                && s["isr"].as_array().is_some_and(|isr| isr.len() == 1)
+        })
+        .await;
+    let noticed = killed_at.elapsed();
+    assert_eq!(state["leader_id"].as_u64(), Some(leader as u64), "{state}");
+    let mut waited_for: Vec<u64> =
+        state["waiting_for"].as_array().unwrap().iter().filter_map(|who| who["broker_id"].as_u64()).collect();
+    waited_for.sort_unstable();
+    assert_eq!(waited_for, others.iter().map(|id| *id as u64).collect::<Vec<_>>(), "{state}");
+
+    let address = ([127, 0, 0, 1], cluster.node(leader).kafka_port).into();
+    let mut client = Client::connect(address).await.unwrap();
+    let now = 1_760_000_000_000;
+    let mut send = async |acks: i16, value: &str| {
+        let answer = client.produce("few", 0, acks, batch(now, &[value])).await.unwrap();
+        (answer.error_code, answer.base_offset)
+    };
+    let (code, _) = send(-1, "0").await;
+    assert_eq!(code, 19, "NOT_ENOUGH_REPLICAS");
+    let next = outcome.acked.len() as i64;
+    let number = |index: usize| (outcome.acked.len() + index).to_string();
+    for index in 0..10 {
+        assert_eq!(send(1, &number(index)).await, (0, next + index as i64), "acks=1 goes on where the leader lives");
+    }
+    // The watermark stands: what a consumer may see is what it saw.
+    assert_eq!(read_all(&cluster.bootstrap(), "few", 1), seen);
+    println!("two of three brokers killed: UNDER_MIN_ISR told by a controller after {noticed:?}");
+
+    let returned_at = Instant::now();
+    others.iter().for_each(|id| cluster.start_node(*id));
+    wait_quiet(&cluster, "few", 1, 3).await;
+    println!("full ISR {:?} after their start", returned_at.elapsed());
+    let after = read_all(&cluster.bootstrap(), "few", 1);
+    assert_eq!(after[&0][..seen[&0].len()], seen[&0], "nothing is taken back");
+    assert_eq!(after[&0].len(), seen[&0].len() + 10, "and what the living leader took with acks=1 is there");
+}
+
+/// The raft leader's metadata directory is lost while a producer runs with acks=all. The node stays up, prints the command
+/// that helps, and that command helps.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wiped_voter_is_replaced_by_the_command_it_prints_and_no_send_fails() {
+    let mut cluster = Processes::start(3, &[]);
+    cluster.wait_ready().await;
+    cluster.create_topic(1, "replaced", 3, 3, &[("min.insync.replicas", "2")]).await;
+    let load = Load::start(&cluster.bootstrap(), "replaced", 1_000, 100, IDEMPOTENT);
+    cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > 2_000).await;
+    let victim = cluster.controller().await;
+    let witness = victim % 3 + 1;
+    cluster.kill(victim);
+    fs::remove_dir_all(cluster.node(victim).metadata_dir()).unwrap();
+    cluster.start_node(victim);
+    let ready = format!("http://127.0.0.1:{}/health/ready", cluster.node(victim).http_port);
+    let mut told = String::new();
+    cluster
+        .wait("the wiped voter says what helps", Duration::from_secs(30), async || {
+            let Ok(answer) = cluster.http.get(&ready).send().await else { return false };
+            let status = answer.status().as_u16();
+            let body: Value = answer.json().await.unwrap_or_default();
+            let whys = body["failed"].as_array().into_iter().flatten().filter_map(|failed| failed["why"].as_str());
+            let why = whys.into_iter().find(|why| why.contains("lost its disk"));
+            told = why.unwrap_or_default().to_owned();
+            status == 503 && why.is_some()
+        })
+        .await;
+    let (_, command) = told.split_once(": highwater ").expect("a command");
+    let began = Instant::now();
+    let mut helper = std::process::Command::new(highwater_tests::process::binary());
+    helper.args(command.split_whitespace());
+    helper.env("HIGHWATER_URL", format!("http://127.0.0.1:{}", cluster.node(witness).http_port));
+    let ran = tokio::task::spawn_blocking(move || helper.output()).await.unwrap().unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{command}: {said}");
+    let replaced = began.elapsed();
+    cluster.wait_node_ready(victim).await;
+    let ready_after = began.elapsed();
+    let before = load.acked();
+    cluster.wait("acknowledgements", Duration::from_secs(30), async || load.acked() > before + 2_000).await;
+    cluster
+        .wait("three voters have caught up", Duration::from_secs(30), async || {
+            let quorum = cluster.get(witness, "/quorum").await;
+            quorum.is_ok_and(|(_, quorum)| {
+                quorum["can_lose"] == 1 && quorum["current_voters"].as_array().is_some_and(|voters| voters.len() == 3)
+            })
+        })
+        .await;
+    let outcome = load.finish();
+    assert!(outcome.failed.is_empty(), "failed: {:?}", outcome.failed.iter().next());
+    check_once_in_order(&outcome.acked, &read_all(&cluster.bootstrap(), "replaced", 3));
+    wait_quiet(&cluster, "replaced", 3, 3).await;
+    println!(
+        "the raft leader's disk wiped: the command took {replaced:?}, the node was ready {ready_after:?} after its start; \
+         {} sent, none failed, longest gap between acknowledgements {:?}",
+        outcome.sent, outcome.longest_gap
+    );
 }

@@ -3,16 +3,18 @@
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use highwater_quorum::Refusal;
 use highwater_quorum::image::{BrokerRegistration, BrokerState};
 use highwater_wire::BrokerId;
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::AdminState;
 use crate::error::ApiError;
 use crate::partitions::ReplicaBody;
 use crate::query::LIST;
-use crate::respond::{Call, Metadata, Read, Related, Row, number_key};
+use crate::respond::{Call, Metadata, Read, Related, Row, WRITE_TIMEOUT, number_key};
 use crate::routes::{self, Route};
 
 const LIST_FILTERS: &[&str] = &["state"];
@@ -29,6 +31,10 @@ pub fn routes() -> Vec<Route> {
         routes::get("/brokers/{broker_id}/partition-replicas", partition_replicas, "The replicas a broker hosts")
             .list::<ReplicaBody>("KafkaReplicaList")
             .knows(REPLICA_FILTERS),
+        routes::post("/brokers/{broker_id}:unregister", act, "Forget a broker that is gone and hosts nothing any more")
+            .empty(202)
+            .fails(&[(409, 40912, "it lives, or still owns replicas: details.blocking names them")])
+            .expects(409),
     ]
 }
 
@@ -137,6 +143,55 @@ pub async fn partition_replicas(
         }
     }
     read.list("KafkaReplicaList", rows)
+}
+
+/// Partitions named in a refusal; there may be more.
+const BLOCKING_MAX: usize = 1_000;
+
+/// `POST /brokers/{broker_id}:verb`: the router knows one parameter per segment, so the verb is cut off here.
+pub async fn act(
+    State(admin): State<AdminState>,
+    Path((cluster, segment)): Path<(String, String)>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let read = call.read(&admin, &cluster, &[]).await?;
+    match segment.rsplit_once(':') {
+        Some((broker, "unregister")) => unregister(&admin, read, broker).await,
+        _ => Err(ApiError::not_found(format!("there is nothing at /brokers/{segment}; there is :unregister"))),
+    }
+}
+
+/// 202: the broker is forgotten, and leaves the metadata quorum soon if it only learned from it. 404 when it is not
+/// registered; 409/40912 while it lives or owns replicas: nobody could ever fill them.
+async fn unregister(admin: &AdminState, mut read: Read, broker: &str) -> Result<Response, ApiError> {
+    let timeout = read.params.timeout(WRITE_TIMEOUT)?;
+    // What this node has not heard of yet counts too.
+    read.set_image(admin.quorum.linearizable(timeout).await?);
+    let broker = find(&read, broker)?.clone();
+    if broker.state == BrokerState::Active {
+        return Err(Refusal::NotFenced(broker.id).into());
+    }
+    let owned: Vec<(&str, i32)> = read
+        .image
+        .partitions()
+        .filter(|(_, _, state)| state.replicas.contains(&broker.id))
+        .map(|(at, topic, _)| (&*topic.name, at.partition))
+        .collect();
+    if let Some((topic, partition)) = owned.first() {
+        let message = format!(
+            "broker {} still owns {} replicas, the first of {topic}-{partition}: move them to other brokers or delete \
+             the topics first",
+            broker.id,
+            owned.len()
+        );
+        let named = |(topic, partition): &(&str, i32)| json!({ "topic_name": topic, "partition_id": partition });
+        let blocking: Vec<_> = owned.iter().take(BLOCKING_MAX).map(named).collect();
+        let details = json!({ "replicas": owned.len(), "blocking": blocking });
+        return Err(ApiError::conflict(40912, message).with_details(details));
+    }
+    admin.quorum.unregister_broker(broker.id, timeout).await?;
+    read.set_image(admin.quorum.image());
+    Ok(read.empty(StatusCode::ACCEPTED))
 }
 
 /// The registered broker of this id.

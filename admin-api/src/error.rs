@@ -80,6 +80,11 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, 42210, message)
     }
 
+    /// 409 with one of the codes 40910 to 40918.
+    pub fn conflict(error_code: u32, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, error_code, message)
+    }
+
     /// 422/42206: the body is JSON, but not one that means something here.
     pub fn invalid_payload(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, 42206, message)
@@ -192,6 +197,12 @@ impl From<Refusal> for ApiError {
                 return Self::bad_configs(code, faults);
             }
             Refusal::ConfigsChanged(_) => return Self::stale(message),
+            Refusal::UnknownBroker(_) | Refusal::VoterNotFound(_) => return Self::not_found(message).because(code),
+            Refusal::VoterChangeInProgress(_) => return Self::conflict(40910, message).because(code),
+            Refusal::NotFenced(_) => return Self::conflict(40912, message).because(code),
+            Refusal::QuorumWouldBeLost(_) => return Self::conflict(40913, message).because(code),
+            Refusal::IneligibleQuorumLeader { .. } => return Self::conflict(40917, message).because(code),
+            Refusal::NodeUnreachable(_) => return Self::broker_not_available(message),
             _ => {}
         }
         match code {

@@ -81,6 +81,17 @@ struct StartupBody {
 /// `GET /health/startup`: 200 once log recovery is over, so that nobody restarts a node that is still recovering.
 pub async fn startup(State(admin): State<AdminState>, call: Call) -> Result<Response, ApiError> {
     call.params(&[])?;
+    if !admin.config.broker {
+        let body = StartupBody {
+            phase: "CONTROLLER",
+            why: "this node has no broker role and no logs to recover".to_owned(),
+            partitions_done: 0,
+            partitions_total: 0,
+            bytes_per_s: None,
+            eta_ms: None,
+        };
+        return plain(StatusCode::OK, &body);
+    }
     let Some(node) = admin.replicas.get().map(|view| view.node()) else {
         let body = StartupBody {
             phase: "STARTING",
@@ -133,7 +144,8 @@ impl FailedBody {
     }
 }
 
-/// `GET /health/ready`: recovered, registered, unfenced, with fresh metadata and a quorum that answers.
+/// `GET /health/ready`: recovered, registered, unfenced, with fresh metadata and a quorum that answers. A controller
+/// alone need not register.
 /// `level=in_sync`: also every replica that can be in the ISR is in it, or `ready.in.sync.max.wait.ms` has passed.
 pub async fn ready(State(admin): State<AdminState>, call: Call) -> Result<Response, ApiError> {
     let params: Params = call.params(&[READY_PARAMETERS])?;
@@ -154,6 +166,7 @@ pub async fn ready(State(admin): State<AdminState>, call: Call) -> Result<Respon
 fn not_serving(admin: &AdminState) -> Vec<FailedBody> {
     let mut failed = Vec::new();
     match admin.replicas.get().map(|view| view.node()) {
+        None if !admin.config.broker => {}
         None => failed.push(FailedBody::new("STARTED")),
         Some(node) => {
             if node.phase != Phase::Serving {

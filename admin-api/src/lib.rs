@@ -63,6 +63,8 @@ pub enum PartitionMetrics {
 pub struct AdminConfig {
     /// `node.id`
     pub node: BrokerId,
+    /// Whether this node has the broker role; a controller alone hosts no replicas and is ready without them.
+    pub broker: bool,
     /// `http.advertised.url`: the base of links when a caller sent no Host.
     pub url: String,
     /// Version of the binary.

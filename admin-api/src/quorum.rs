@@ -11,6 +11,7 @@ use highwater_quorum::{QuorumMember, QuorumRole, QuorumStatus};
 use highwater_wire::BrokerId;
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::AdminState;
 use crate::error::ApiError;
@@ -18,11 +19,29 @@ use crate::live::BUDGET;
 use crate::respond::{Call, Metadata};
 use crate::routes::{self, Route};
 
-/// This file's routes.
+mod voters;
+
+/// The routes of this file and of `quorum/voters.rs`.
 pub fn routes() -> Vec<Route> {
     vec![
         routes::get("/quorum", show, "The metadata quorum: leader, voters, observers, and what each node believes")
             .object::<QuorumBody>(200),
+        routes::post("/quorum/voters", voters::add, "Make a node a voter, or let it replace one; it learns first")
+            .takes::<voters::VoterBody>(json!({ "node_id": 1, "validate_only": true }))
+            .object::<voters::ChangeBody>(200)
+            .object::<voters::ChangeBody>(202)
+            .fails(voters::FAILURES),
+        routes::delete("/quorum/voters/{node_id}", voters::remove, "Take a vote away; the rest must keep a majority")
+            .knows(voters::REMOVE_PARAMETERS)
+            .example("node_id", "99")
+            .object::<voters::ChangeBody>(202)
+            .object::<voters::ChangeBody>(200)
+            .fails(voters::FAILURES)
+            .expects(404),
+        routes::post("/quorum:transfer-leader", voters::transfer, "Hand leadership of the quorum to another voter")
+            .takes::<voters::TransferBody>(json!({ "target_id": 1 }))
+            .object::<voters::LeaderBody>(200)
+            .fails(&[(409, 40917, "it is no voter, is behind or does not answer")]),
     ]
 }
 
@@ -107,25 +126,9 @@ pub async fn views(admin: &AdminState) -> BTreeMap<BrokerId, Option<QuorumStatus
 /// The leader's own view, which alone has the progress of the others; `None` without a leader that answers and that is
 /// answered.
 pub fn of_leader(views: &BTreeMap<BrokerId, Option<QuorumStatus>>) -> Option<&QuorumStatus> {
-    let leading = views.values().flatten().filter(|view| leads(view));
+    let leading = views.values().flatten().filter(|view| view.leads());
     // A deposed leader that has not noticed has the smaller term.
     leading.max_by_key(|view| view.term)
-}
-
-/// A leader that no majority answers any more stays one in raft until it hears of a successor, but it decides nothing.
-fn leads(view: &QuorumStatus) -> bool {
-    let answered = view.quorum_ack_age_ms.is_some_and(|age| age < 3 * view.election_timeout_ms);
-    view.role == QuorumRole::Leader && answered
-}
-
-/// The status of the raft leader alone: here, or asked of it within 2 s.
-pub async fn leader_status(admin: &AdminState) -> Option<QuorumStatus> {
-    let own = admin.quorum.status();
-    if own.role == QuorumRole::Leader {
-        return Some(own).filter(leads);
-    }
-    let leader = own.leader?;
-    admin.peers.quorum(&admin.quorum, leader, BUDGET).await.filter(leads)
 }
 
 /// An offset is where the next entry goes; raft counts the last one.

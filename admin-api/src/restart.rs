@@ -20,7 +20,6 @@ use crate::live::{self, BUDGET};
 use crate::partitions::state::{WaitingBody, missing};
 use crate::partitions::{Chosen, ids};
 use crate::peer::NodeReport;
-use crate::quorum;
 use crate::respond::{Call, Metadata, Read};
 use crate::routes::{self, Route};
 
@@ -188,7 +187,7 @@ async fn collect(
     let mut asked: BTreeSet<BrokerId> = image.active_brokers().map(|broker| broker.id).collect();
     asked.extend(also);
     let (newest, status, reports) =
-        tokio::join!(admin.quorum.linearizable(BUDGET), quorum::leader_status(admin), reports(admin, asked));
+        tokio::join!(admin.quorum.linearizable(BUDGET), admin.quorum.leader_status(BUDGET), reports(admin, asked));
     let (image, quorum) = match newest {
         Ok(newest) => (newest, status.as_ref().and_then(QuorumFacts::of)),
         Err(_) => (Arc::clone(image), None),

@@ -42,9 +42,11 @@ pub fn all() -> Vec<Route> {
 pub fn routers(routes: Vec<Route>) -> (Router<AdminState>, Router<AdminState>) {
     let (mut v3, mut rest) = (Router::new(), Router::new());
     for route in routes {
-        match route.path.strip_prefix("/v3") {
+        // A verb behind a parameter shares its segment, of which the router knows only the parameter.
+        let path = route.path.rsplit_once("}:").map_or(route.path.clone(), |(thing, _)| format!("{thing}}}"));
+        match path.strip_prefix("/v3") {
             Some(path) => v3 = v3.route(path, route.handler),
-            None => rest = rest.route(&route.path, route.handler),
+            None => rest = rest.route(&path, route.handler),
         }
     }
     (v3, rest)

@@ -13,7 +13,9 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use highwater_admin::{AdminConfig, AdminState, Beats, LocalReplicas, PartitionMetrics, peer, router};
 use highwater_quorum::controller::{DataClaim, RegisterBroker};
 use highwater_quorum::image::Endpoint;
-use highwater_quorum::{Answer, Command, ControllerListener, Quorum, QuorumConfig, QuorumLimits, TopicDefaults};
+use highwater_quorum::{
+    Answer, Command, ControllerListener, NodeRoles, Quorum, QuorumConfig, QuorumLimits, TopicDefaults,
+};
 use highwater_wire::{BrokerId, DirectoryId, IncarnationId, Timestamp};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
@@ -40,7 +42,10 @@ impl Setup {
             directory: dir.path().join("metadata"),
             cluster_id: Some("test-cluster".to_owned()),
             voters: BTreeMap::from([(node, Endpoint { host: "127.0.0.1".to_owned(), port })]),
+            bootstrap: Vec::new(),
             listener: ControllerListener::Bound(listener),
+            advertised: Endpoint { host: "127.0.0.1".to_owned(), port },
+            roles: NodeRoles { broker: true, controller: true },
             limits: QuorumLimits::default(),
             topic_defaults: TopicDefaults::default(),
         };
@@ -57,6 +62,7 @@ impl Setup {
         client.propose(unfence, LIMIT).await.unwrap();
         let admin = AdminConfig {
             node,
+            broker: true,
             url: "http://n1:8082".to_owned(),
             version: "0.0.0".to_owned(),
             voters: vec![node],

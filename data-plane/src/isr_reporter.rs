@@ -40,10 +40,7 @@ pub async fn run(
         while let Ok(proposal) = proposals.try_recv() {
             waiting.insert(proposal.partition, proposal);
         }
-        let Some(epoch) = identity.epoch() else {
-            tokio::time::sleep(RETRY).await;
-            continue;
-        };
+        let epoch = identity.until_registered().await;
         let changes: Vec<_> = waiting.values().take(CHANGES_MAX).cloned().collect();
         let time = partitions.clock.wall();
         let command =

@@ -15,8 +15,9 @@ use crate::duty;
 use crate::error::QuorumError;
 use crate::image::{BrokerState, ImageVersion, MetadataImage};
 use crate::planner::{plan_growth, plan_topic};
-use crate::raft::{Node, ProposeRequest, VoterRequest, WatermarkReport, wall_clock};
-use crate::status::{QuorumMember, QuorumStatus};
+use crate::raft::{Node, ProposeRequest, TransferRequest, VoterRequest, WatermarkReport, wall_clock};
+use crate::status::QuorumStatus;
+use crate::voters::{VoterChange, VoterChangeStatus};
 
 /// A topic as asked for by a client, before placement (R179, D18, D19).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -193,6 +194,14 @@ impl QuorumClient {
         self.run(move |node| async move { alter_configs(&node, change, validate_only, timeout).await }).await
     }
 
+    /// Forgets a broker that is fenced or stopped (R176); if it is no voter it leaves raft soon after.
+    ///
+    /// # Errors
+    /// As [`Self::propose`]; `Refused` while it lives, or when it is not registered.
+    pub async fn unregister_broker(&self, broker: BrokerId, timeout: Duration) -> Result<(), QuorumError> {
+        self.propose(Command::UnregisterBroker { broker, time: wall_clock() }, timeout).await.map(|_| ())
+    }
+
     /// Sends a heartbeat to the raft leader (R170). Bounded by one second.
     ///
     /// # Errors
@@ -267,29 +276,44 @@ impl QuorumClient {
         self.run(move |node| async move { linearizable(&node, timeout).await }).await
     }
 
-    /// Hands raft leadership to another voter. Returns once asked; watch [`Self::leader`] for the change.
-    ///
-    /// # Errors
-    /// `NoLeader` unless this node leads; `Refused` when the target is no voter.
-    pub async fn transfer_leadership(&self, target: BrokerId) -> Result<(), QuorumError> {
-        self.run(move |node| async move { node.transfer_leadership(target).await }).await
+    /// The status of the raft leader: here, or asked of it within `budget`. `None` without a leader that answers and
+    /// that a majority answers.
+    pub async fn leader_status(&self, budget: Duration) -> Option<QuorumStatus> {
+        self.run(move |node| async move { Ok(node.leader_status(budget).await) }).await.ok().flatten()
     }
 
-    /// Makes a node, which has started with this directory id, a voter: it catches up as an observer first. `replace`:
-    /// the voter it stands in for, which is none afterwards (D1). Takes as long as catching up; repeat after `TimedOut`.
+    /// The cluster that lives without this node and takes it in when it registers; `None`: none, or not that way.
+    pub fn cluster_to_join(&self) -> watch::Receiver<Option<String>> {
+        self.node.living.subscribe()
+    }
+
+    /// Hands raft leadership to another voter, and returns once that one leads.
     ///
     /// # Errors
-    /// `Refused`: no such voter, or another change is under way.
-    pub async fn change_voter(
-        &self,
-        new: QuorumMember,
-        replace: Option<BrokerId>,
-        timeout: Duration,
-    ) -> Result<(), QuorumError> {
+    /// `Refused` when it is no voter, or one that is behind or silent; `NoLeader`; `TimedOut`: perhaps it leads soon.
+    pub async fn transfer_leadership(&self, target: BrokerId, timeout: Duration) -> Result<(), QuorumError> {
         self.run(move |node| async move {
-            let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-            let request = VoterRequest { new, replace, timeout_ms };
-            let here = |budget| node.change_voter(new, replace, budget);
+            let request = TransferRequest { target, timeout_ms: millis(timeout) };
+            let here = |budget| node.transfer_leadership(target, budget);
+            node.with_leader("/transfer-leadership", &request, timeout, true, here).await
+        })
+        .await
+    }
+
+    /// Changes the voters (D1): adds one, which catches up as an observer first, removes one, or replaces one. Returns
+    /// when that is done, or tells how far it is: asking again goes on, wherever the leader is by then.
+    ///
+    /// # Errors
+    /// `Refused`: the rest could not form a caught-up majority, another change is under way, no such voter, or the new
+    /// one is not who it is said to be. `NoLeader`; `TimedOut`: ask again.
+    pub async fn change_voters(
+        &self,
+        change: VoterChange,
+        timeout: Duration,
+    ) -> Result<VoterChangeStatus, QuorumError> {
+        self.run(move |node| async move {
+            let request = VoterRequest { change: change.clone(), timeout_ms: millis(timeout) };
+            let here = |budget| node.change_voters(change.clone(), budget);
             node.with_leader("/voters", &request, timeout, false, here).await
         })
         .await
@@ -305,11 +329,14 @@ impl QuorumClient {
 }
 
 /// Proposes, and waits for the entry here (D18).
-async fn propose(node: &Arc<Node>, command: Command, timeout: Duration) -> Result<(Answer, u64), QuorumError> {
+pub(crate) async fn propose(
+    node: &Arc<Node>,
+    command: Command,
+    timeout: Duration,
+) -> Result<(Answer, u64), QuorumError> {
     let begun = Instant::now();
     let repeat = may_be_repeated(&command);
-    let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-    let request = ProposeRequest { command, timeout_ms };
+    let request = ProposeRequest { command, timeout_ms: millis(timeout) };
     let here = |budget| duty::propose_as_leader(node, request.command.clone(), budget);
     let (answer, index) = node.with_leader("/propose", &request, timeout, repeat, here).await?;
     node.reached(ImageVersion(index), timeout.saturating_sub(begun.elapsed())).await?;
@@ -327,7 +354,9 @@ fn may_be_repeated(command: &Command) -> bool {
         | Command::ShutDownBroker { .. }
         | Command::AllocateProducerIds { .. }
         | Command::SetFeatureLevel { .. }
-        | Command::AddPartitions(_) => true,
+        | Command::AddPartitions(_)
+        | Command::RegisterController { .. }
+        | Command::UnregisterController { .. } => true,
         // What was expected to be there may be what the first application changed.
         Command::AlterConfigs(request) => request.expected.is_none(),
         Command::UnregisterBroker { .. }
@@ -338,6 +367,10 @@ fn may_be_repeated(command: &Command) -> bool {
         | Command::ElectLeaders { .. }
         | Command::ElectChosen { .. } => false,
     }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn unexpected(answer: &Answer) -> QuorumError {

@@ -18,6 +18,15 @@ pub enum ControllerListener {
     Bound(TcpListener),
 }
 
+/// `process.roles`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeRoles {
+    /// Registers, and learns the metadata if it is no voter (D3).
+    pub broker: bool,
+    /// May be a voter.
+    pub controller: bool,
+}
+
 /// Configuration of the quorum on one node. No default: an operator chooses identity and voters.
 #[derive(Debug)]
 pub struct QuorumConfig {
@@ -31,7 +40,12 @@ pub struct QuorumConfig {
     pub cluster_id: Option<String>,
     /// `controller.quorum.voters`: used to form a cluster and to find one's peers until the image knows them (D2).
     pub voters: BTreeMap<BrokerId, Endpoint>,
+    /// `controller.quorum.bootstrap.servers`: where a node that is none of those voters asks for the cluster.
+    pub bootstrap: Vec<Endpoint>,
     pub listener: ControllerListener,
+    /// What others dial to reach it.
+    pub advertised: Endpoint,
+    pub roles: NodeRoles,
     pub limits: QuorumLimits,
     /// What `create_topic` fills in where the caller left it open (D19).
     pub topic_defaults: TopicDefaults,
@@ -111,8 +125,10 @@ impl QuorumConfig {
         if self.node.0 < 0 {
             faults.push(format!("node.id ({}) must be 0 or greater", self.node));
         }
-        if self.voters.is_empty() {
-            faults.push("controller.quorum.voters is empty: name at least one voter as id@host:port".to_owned());
+        if self.voters.is_empty() && self.bootstrap.is_empty() {
+            let text = "controller.quorum.voters is empty: name at least one voter as id@host:port, or \
+                        controller.quorum.bootstrap.servers";
+            faults.push(text.to_owned());
         }
         let election_ms = self.limits.election_timeout.as_millis();
         if election_ms < 300 {

@@ -9,6 +9,7 @@ mod brokers;
 mod cluster;
 pub mod command;
 mod configs;
+mod controllers;
 mod draft;
 mod election;
 mod isr;
@@ -73,6 +74,10 @@ pub fn decide(image: &MetadataImage, index: u64, rules: u16, command: &Command) 
             producer_ids::allocate(draft_ref, *broker, *epoch, *count)
         }
         Command::ElectChosen { elections, .. } => election::elect_chosen(draft_ref, elections),
+        Command::RegisterController { node, directory, endpoint, .. } => {
+            controllers::register(draft_ref, *node, *directory, endpoint)
+        }
+        Command::UnregisterController { node, directory, .. } => controllers::unregister(draft_ref, *node, *directory),
         Command::AlterConfigs(request) => configs::alter(draft_ref, request),
         Command::CreateTopicInheriting { part, inherited } => topics::create_inheriting(draft_ref, part, inherited),
     }?;
@@ -89,7 +94,9 @@ fn time_of(command: &Command) -> Timestamp {
         | Command::UnregisterBroker { time, .. }
         | Command::DeleteTopic { time, .. }
         | Command::ElectLeaders { time, .. }
-        | Command::ElectChosen { time, .. } => *time,
+        | Command::ElectChosen { time, .. }
+        | Command::RegisterController { time, .. }
+        | Command::UnregisterController { time, .. } => *time,
         Command::RegisterBroker(registration) => registration.time,
         Command::CreateTopic(creation) | Command::CreateTopicInheriting { part: creation, .. } => creation.time,
         Command::AlterConfigs(request) => request.time,

@@ -14,13 +14,13 @@ use tokio::task::JoinHandle;
 mod table;
 
 use self::table::Table;
-use crate::client::{Heartbeat, HeartbeatAnswer};
+use crate::client::{Heartbeat, HeartbeatAnswer, propose};
 use crate::config::QuorumLimits;
 use crate::controller::{Answer, Command, ElectionKind, FencedBroker, Refusal, RegisterBroker};
 use crate::image::{BrokerRegistration, BrokerState, MetadataImage};
 use crate::planner::away_from_home;
 use crate::raft::{
-    Node, Reply, Suspect, SuspectRequest, Verdict, WatermarkReport, lifeline, prove, succeed, wall_clock,
+    Node, NodeId, Reply, Suspect, SuspectRequest, Verdict, WatermarkReport, lifeline, prove, succeed, wall_clock,
 };
 
 const TICK: Duration = Duration::from_millis(50);
@@ -59,6 +59,8 @@ struct Busy {
     settling: bool,
     settled_at: Millis,
     succeeding: bool,
+    announcing: bool,
+    announced_at: Millis,
     balanced_at: Millis,
 }
 
@@ -174,6 +176,7 @@ fn tick(node: &Arc<Node>) {
             suspect(node, broker.id, Some(broker.epoch));
         }
     }
+    announce(node, now);
     if node.leading().is_none() {
         return;
     }
@@ -219,6 +222,24 @@ fn spawn_once<F>(
         job(Arc::clone(&node)).await;
         *flag(&mut node.duty.busy.lock()) = false;
     });
+}
+
+/// A voter tells the metadata where it is, once.
+fn announce(node: &Arc<Node>, now: Millis) {
+    {
+        let busy = node.duty.busy.lock();
+        if busy.announcing || now - busy.announced_at < SETTLE_AGAIN {
+            return;
+        }
+    }
+    node.duty.busy.lock().announced_at = now;
+    let Some(command) = node.announcement() else { return };
+    let job = move |node: Arc<Node>| async move {
+        if let Err(error) = propose(&node, command, PROPOSE).await {
+            tracing::debug!(%error, "where this voter is has not been written down yet");
+        }
+    };
+    spawn_once(node, |busy| &mut busy.announcing, job);
 }
 
 /// The first entry of a cluster (D2); whoever leads a quorum without one proposes it.
@@ -395,6 +416,12 @@ pub(crate) async fn report(node: &Arc<Node>, broker: BrokerId, epoch: BrokerEpoc
 pub(crate) async fn propose_as_leader(node: &Arc<Node>, command: Command, timeout: Duration) -> Reply<(Answer, u64)> {
     match command {
         Command::RegisterBroker(registration) if node.is_leader() => register(node, registration, timeout).await,
+        // Only voters speak for themselves: one that was removed may not know it yet.
+        Command::RegisterController { node: voter, directory, .. }
+            if node.is_leader() && !node.votes(NodeId { node: voter, directory }) =>
+        {
+            Reply::Refused(Refusal::VoterNotFound(voter))
+        }
         command => node.propose_here(command, timeout).await,
     }
 }

@@ -18,7 +18,7 @@ mod state_hash;
 mod topic;
 pub mod topic_config;
 
-pub use broker::{BrokerRegistration, BrokerState, DataProof, Endpoint, METADATA_FEATURE};
+pub use broker::{BrokerRegistration, BrokerState, ControllerRegistration, DataProof, Endpoint, METADATA_FEATURE};
 pub use diff::{LocalChanges, LocalPartition, StopReason, StoppedPartition, local_changes};
 pub(crate) use history::HISTORY_WEIGHT_PER_PARTITION;
 pub use history::{
@@ -53,6 +53,8 @@ pub struct MetadataImage {
     pub staged: RedBlackTreeMapSync<TopicId, Arc<Vec<CreateTopic>>>,
     /// First id of the next block (R67).
     pub next_producer_id: i64,
+    /// Controllers added since the cluster was formed; those it was formed by are configured.
+    pub controllers: RedBlackTreeMapSync<BrokerId, Arc<ControllerRegistration>>,
     /// What was set on brokers while they run: on all of them under `None`, on one under its id. Never empty maps.
     pub broker_configs: RedBlackTreeMapSync<Option<BrokerId>, Arc<BTreeMap<String, String>>>,
 }
@@ -82,6 +84,8 @@ pub enum Change {
     Staged(TopicId, Arc<CreateTopic>),
     Unstaged(TopicId),
     NextProducerId(i64),
+    Controller(Arc<ControllerRegistration>),
+    ControllerRemoved(BrokerId),
     /// What a topic took over from the configuration of the node that created it; follows its `Topic`.
     Inherited(TopicId, Arc<BTreeMap<String, Inherited>>),
     /// All that is set on brokers, on all (`None`) or on one; empty: nothing any more.

@@ -13,12 +13,14 @@ pub mod planner;
 mod raft;
 pub mod settings;
 pub mod status;
+pub mod voters;
 
 pub use client::{ConfigChange, CreatedTopic, Heartbeat, HeartbeatAnswer, PartitionsSpec, QuorumClient, TopicSpec};
-pub use config::{ControllerListener, QuorumConfig, QuorumLimits, TopicDefaults};
+pub use config::{ControllerListener, NodeRoles, QuorumConfig, QuorumLimits, TopicDefaults};
 pub use controller::{Answer, Command, Decision, Refusal, decide};
 pub use error::{QuorumError, StartError};
 pub use image::{Change, ImageVersion, MetadataImage};
 pub use raft::Quorum;
 pub use settings::{NodeSetting, NodeSettings, SettingOrigin};
 pub use status::{PeerStatus, ProbeAnswer, QuorumMember, QuorumRole, QuorumStatus};
+pub use voters::{NewVoter, VoterChange, VoterChangeState, VoterChangeStatus};

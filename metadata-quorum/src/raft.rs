@@ -20,6 +20,7 @@ mod store_tests;
 mod succession;
 mod types;
 mod view;
+mod voters;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,17 +31,17 @@ use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-pub(crate) use listener::{ProposeRequest, SuspectRequest, VoterRequest, WatermarkReport};
+pub(crate) use listener::{ProposeRequest, SuspectRequest, TransferRequest, VoterRequest, WatermarkReport};
 pub(crate) use node::{Node, Reply, wall_clock};
 pub(crate) use probe::{Suspect, Verdict, lifeline, prove};
 pub(crate) use succession::succeed;
+pub(crate) use types::NodeId;
 
 use self::log_store::LogStore;
 use self::network::{Network, Peers};
 use self::node::NodeParts;
 use self::state_machine::StateMachine;
 use self::store::MetaStore;
-use self::types::NodeId;
 use crate::client::QuorumClient;
 use crate::config::{ControllerListener, QuorumConfig, QuorumLimits};
 use crate::duty;
@@ -97,7 +98,7 @@ impl Quorum {
 
         let id = NodeId { node: config.node, directory: store.directory_id() };
         let (broken, suspicions) = mpsc::unbounded_channel();
-        let peers = Peers::new(images.clone(), config.voters, broken.clone());
+        let peers = Peers::new(images.clone(), config.voters, config.bootstrap, broken.clone());
         let peers = Arc::new(peers.map_err(|error| StartError::Raft(error.to_string()))?);
         let raft_config = raft_config(&config.limits).map_err(|error| StartError::Raft(error.to_string()))?;
         let raft = types::Raft::new(id, Arc::new(raft_config), Network(Arc::clone(&peers)), log, machine).await;
@@ -106,6 +107,8 @@ impl Quorum {
             id,
             incarnation: config.incarnation,
             cluster_id_given: config.cluster_id,
+            advertised: config.advertised,
+            roles: config.roles,
             limits: config.limits,
             topic_defaults: config.topic_defaults,
             raft,

@@ -3,6 +3,8 @@
 use highwater_wire::{BrokerId, DirectoryId, IncarnationId};
 use serde::{Deserialize, Serialize};
 
+use crate::voters::Progress;
+
 /// One node's own view of raft. Indexes are those of the last entry concerned, inclusive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuorumStatus {
@@ -46,6 +48,28 @@ pub struct QuorumStatus {
     pub election_timeout_ms: u64,
 }
 
+impl QuorumStatus {
+    /// Whether this is the view of a leader that a majority answers. One that no majority answers any more stays leader
+    /// in raft until it hears of a successor, but it decides nothing.
+    pub fn leads(&self) -> bool {
+        let answered = self.quorum_ack_age_ms.is_some_and(|age| age < 3 * self.election_timeout_ms);
+        self.role == QuorumRole::Leader && answered
+    }
+
+    /// Voters that answer this leader and have all but the newest entries.
+    pub fn well_voters(&self) -> usize {
+        let well = |peer: &&PeerStatus| peer.voter && peer.progress().is_well(3 * self.election_timeout_ms);
+        self.peers.iter().filter(well).count()
+    }
+}
+
+impl PeerStatus {
+    /// What counts when voters are changed.
+    pub fn progress(&self) -> Progress {
+        Progress { lag: self.lag, contact_age_ms: self.contact_age_ms }
+    }
+}
+
 /// What a node is in the quorum now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QuorumRole {
@@ -86,4 +110,7 @@ pub struct ProbeAnswer {
     pub node: BrokerId,
     pub directory: DirectoryId,
     pub incarnation: IncarnationId,
+    /// It has the controller role.
+    #[serde(default)]
+    pub may_vote: bool,
 }

@@ -22,7 +22,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tracing_subscriber::EnvFilter;
 
 use crate::client::Client;
-use crate::process::free_ports;
+use crate::process::{Role, free_ports};
 
 static TURN: Mutex<()> = Mutex::new(());
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -34,8 +34,10 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// One member and where it lives.
 pub struct Member {
     pub id: i32,
+    pub role: Role,
     pub kafka_port: u16,
     pub http_port: u16,
+    pub controller_port: u16,
     dir: PathBuf,
     node: Option<Node>,
 }
@@ -44,6 +46,11 @@ impl Member {
     /// Its `log.dirs`.
     pub fn data_dir(&self) -> PathBuf {
         self.dir.join("data")
+    }
+
+    /// Its `metadata.log.dir`.
+    pub fn metadata_dir(&self) -> PathBuf {
+        self.dir.join("metadata")
     }
 
     /// The directory of one of its replicas.
@@ -60,52 +67,67 @@ impl Member {
 pub struct Cluster {
     pub members: Vec<Member>,
     expected_errors: Vec<String>,
-    _dir: tempfile::TempDir,
+    extra: String,
+    dir: tempfile::TempDir,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
     /// Starts `count` combined nodes from nothing and waits until all of them serve. `extra`: further settings of all.
     pub async fn start(count: usize, extra: &[(&str, &str)]) -> Self {
+        Self::start_roles(&vec![Role::Both; count], extra).await
+    }
+
+    /// The same with a role for each node.
+    pub async fn start_roles(roles: &[Role], extra: &[(&str, &str)]) -> Self {
         let turn = TURN.lock();
         collect_lines();
         let dir = tempfile::Builder::new().prefix("highwater-cluster-").tempdir().expect("a temporary folder");
-        let ports = free_ports(count * 3);
-        let voters: Vec<String> = (0..count).map(|i| format!("{}@127.0.0.1:{}", i + 1, ports[i * 3 + 1])).collect();
-        let members = (0..count).map(|i| {
-            let (kafka_port, controller_port, http_port) = (ports[i * 3], ports[i * 3 + 1], ports[i * 3 + 2]);
-            let home = dir.path().join(format!("n{}", i + 1));
-            let mut text = format!(
-                "node.id={}\n\
-                 process.roles=broker,controller\n\
-                 controller.quorum.voters={}\n\
-                 listeners=PLAINTEXT://127.0.0.1:{kafka_port},CONTROLLER://127.0.0.1:{controller_port}\n\
-                 controller.listener.names=CONTROLLER\n\
-                 http.listeners=http://127.0.0.1:{http_port}\n\
-                 log.dirs={}\n\
-                 metadata.log.dir={}\n\
-                 num.network.threads=1\n",
-                i + 1,
-                voters.join(","),
-                home.join("data").display(),
-                home.join("metadata").display(),
-            );
-            for (key, value) in extra {
-                text.push_str(&format!("{key}={value}\n"));
-            }
-            std::fs::create_dir_all(&home).expect("a folder for the node");
-            let id = i32::try_from(i + 1).expect("small");
-            let member = Member { id, kafka_port, http_port, dir: home, node: None };
-            std::fs::write(member.properties(), text).expect("a configuration file");
-            member
-        });
-        let members = members.collect();
-        let mut cluster = Self { members, expected_errors: Vec::new(), _dir: dir, _turn: turn };
+        let extra: String = extra.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
+        let mut cluster = Self { members: Vec::new(), expected_errors: Vec::new(), extra, dir, _turn: turn };
+        for (role, ports) in roles.iter().zip(free_ports(roles.len() * 3).chunks(3)) {
+            cluster.push(*role, ports);
+        }
+        for id in 1..=roles.len() {
+            cluster.write_properties(id as i32, false);
+        }
         for id in 1..=cluster.members.len() {
             cluster.begin(id as i32).await;
         }
         cluster.wait_serving().await;
         cluster
+    }
+
+    fn push(&mut self, role: Role, ports: &[u16]) -> i32 {
+        let id = i32::try_from(self.members.len() + 1).expect("small");
+        let dir = self.dir.path().join(format!("n{id}"));
+        std::fs::create_dir_all(&dir).expect("a folder for the node");
+        let (kafka_port, controller_port, http_port) = (ports[0], ports[1], ports[2]);
+        self.members.push(Member { id, role, kafka_port, controller_port, http_port, dir, node: None });
+        id
+    }
+
+    /// One more node, which finds the others by `controller.quorum.bootstrap.servers`; not started. Its id.
+    pub fn add_member(&mut self, role: Role) -> i32 {
+        let id = self.push(role, &free_ports(3));
+        self.write_properties(id, true);
+        id
+    }
+
+    fn write_properties(&self, id: i32, joins: bool) {
+        let member = self.member(id);
+        let voters = self.members.iter().filter(|other| other.role.is_controller() && (!joins || other.id != id));
+        let voters: Vec<String> = voters.map(|v| format!("{}@127.0.0.1:{}", v.id, v.controller_port)).collect();
+        let mut lines = vec![format!("node.id={id}")];
+        lines.extend(member.role.lines(&voters, joins, member.kafka_port, member.controller_port));
+        lines.extend([
+            format!("http.listeners=http://127.0.0.1:{}", member.http_port),
+            format!("log.dirs={}", member.data_dir().display()),
+            format!("metadata.log.dir={}", member.metadata_dir().display()),
+            "num.network.threads=1".to_owned(),
+            self.extra.clone(),
+        ]);
+        std::fs::write(member.properties(), lines.join("\n")).expect("a configuration file");
     }
 
     /// ERROR lines that contain `text` are no failure.

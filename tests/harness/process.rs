@@ -46,9 +46,51 @@ pub fn without_cargos_variables(command: &mut Command) {
     }
 }
 
+/// `process.roles` of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Both,
+    Controller,
+    Broker,
+}
+
+impl Role {
+    pub const fn is_broker(self) -> bool {
+        !matches!(self, Self::Controller)
+    }
+
+    pub const fn is_controller(self) -> bool {
+        !matches!(self, Self::Broker)
+    }
+
+    /// The lines of `server.properties` that depend on it; `voters` as in `controller.quorum.voters`, or, where `joins`,
+    /// found by those as bootstrap servers.
+    pub fn lines(self, voters: &[String], joins: bool, kafka_port: u16, controller_port: u16) -> Vec<String> {
+        let roles = match self {
+            Self::Both => "broker,controller",
+            Self::Controller => "controller",
+            Self::Broker => "broker",
+        };
+        let kafka = if self.is_broker() { format!("PLAINTEXT://127.0.0.1:{kafka_port},") } else { String::new() };
+        let quorum = if joins {
+            let servers: Vec<&str> = voters.iter().filter_map(|voter| Some(voter.split_once('@')?.1)).collect();
+            format!("controller.quorum.bootstrap.servers={}", servers.join(","))
+        } else {
+            format!("controller.quorum.voters={}", voters.join(","))
+        };
+        vec![
+            format!("process.roles={roles}"),
+            quorum,
+            format!("listeners={kafka}CONTROLLER://127.0.0.1:{controller_port}"),
+            "controller.listener.names=CONTROLLER".to_owned(),
+        ]
+    }
+}
+
 /// One node: its addresses, files and, while it runs, its process.
 pub struct Node {
     pub id: usize,
+    pub role: Role,
     pub kafka_port: u16,
     pub controller_port: u16,
     pub http_port: u16,
@@ -120,6 +162,7 @@ impl Drop for Turn {
 pub struct Processes {
     pub nodes: Vec<Node>,
     pub http: reqwest::Client,
+    extra: Vec<(String, String)>,
     dir: tempfile::TempDir,
     _turn: Turn,
 }
@@ -127,8 +170,13 @@ pub struct Processes {
 impl Processes {
     /// Starts `count` combined nodes from nothing, with `extra` lines in every `server.properties`.
     pub fn start(count: usize, extra: &[(&str, &str)]) -> Self {
-        let mut cluster = Self::prepare(count, extra);
-        for id in 1..=count {
+        Self::start_roles(&vec![Role::Both; count], extra)
+    }
+
+    /// The same with a role for each node.
+    pub fn start_roles(roles: &[Role], extra: &[(&str, &str)]) -> Self {
+        let mut cluster = Self::prepare_roles(roles, extra);
+        for id in 1..=roles.len() {
             cluster.start_node(id);
         }
         cluster
@@ -136,42 +184,57 @@ impl Processes {
 
     /// Writes the files, starts nothing.
     pub fn prepare(count: usize, extra: &[(&str, &str)]) -> Self {
+        Self::prepare_roles(&vec![Role::Both; count], extra)
+    }
+
+    fn prepare_roles(roles: &[Role], extra: &[(&str, &str)]) -> Self {
         let turn = Turn::wait();
         let dir = tempfile::Builder::new().prefix("highwater-").tempdir().expect("a temporary folder");
-        let ports = free_ports(count * 3);
-        let nodes: Vec<Node> = (0..count)
-            .map(|i| Node {
-                id: i + 1,
-                kafka_port: ports[i * 3],
-                controller_port: ports[i * 3 + 1],
-                http_port: ports[i * 3 + 2],
-                dir: dir.path().join(format!("n{}", i + 1)),
-                child: None,
-            })
-            .collect();
-        let voters: Vec<String> = nodes.iter().map(|n| format!("{}@127.0.0.1:{}", n.id, n.controller_port)).collect();
-        for node in &nodes {
-            fs::create_dir_all(&node.dir).expect("a folder for the node");
-            let mut lines = vec![
-                "process.roles=broker,controller".to_owned(),
-                format!("node.id={}", node.id),
-                format!("controller.quorum.voters={}", voters.join(",")),
-                format!(
-                    "listeners=PLAINTEXT://127.0.0.1:{},CONTROLLER://127.0.0.1:{}",
-                    node.kafka_port, node.controller_port
-                ),
-                "controller.listener.names=CONTROLLER".to_owned(),
-                "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned(),
-                format!("http.listeners=http://127.0.0.1:{}", node.http_port),
-                format!("log.dirs={}", node.data_dir().display()),
-                format!("metadata.log.dir={}", node.metadata_dir().display()),
-            ];
-            lines.extend(extra.iter().map(|(key, value)| format!("{key}={value}")));
-            fs::write(node.dir.join("server.properties"), lines.join("\n") + "\n").expect("a configuration file");
-        }
         // reqwest is built without a provider of its own; a second install is refused, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Self { nodes, http: reqwest::Client::builder().no_proxy().build().expect("an HTTP client"), dir, _turn: turn }
+        let extra = extra.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
+        let mut cluster = Self { nodes: Vec::new(), http, extra, dir, _turn: turn };
+        let ports = free_ports(roles.len() * 3);
+        for (role, ports) in roles.iter().zip(ports.chunks(3)) {
+            cluster.push(*role, ports);
+        }
+        for id in 1..=roles.len() {
+            cluster.write_properties(id, false);
+        }
+        cluster
+    }
+
+    fn push(&mut self, role: Role, ports: &[u16]) -> usize {
+        let id = self.nodes.len() + 1;
+        let dir = self.dir.path().join(format!("n{id}"));
+        fs::create_dir_all(&dir).expect("a folder for the node");
+        let (kafka_port, controller_port, http_port) = (ports[0], ports[1], ports[2]);
+        self.nodes.push(Node { id, role, kafka_port, controller_port, http_port, dir, child: None });
+        id
+    }
+
+    /// One more node, which finds the others by `controller.quorum.bootstrap.servers`; not started. Its id.
+    pub fn add_node(&mut self, role: Role) -> usize {
+        let id = self.push(role, &free_ports(3));
+        self.write_properties(id, true);
+        id
+    }
+
+    fn write_properties(&self, id: usize, joins: bool) {
+        let node = self.node(id);
+        let voters = self.nodes.iter().filter(|n| n.role.is_controller() && (!joins || n.id != id));
+        let voters: Vec<String> = voters.map(|n| format!("{}@127.0.0.1:{}", n.id, n.controller_port)).collect();
+        let mut lines = vec![format!("node.id={id}")];
+        lines.extend(node.role.lines(&voters, joins, node.kafka_port, node.controller_port));
+        lines.extend([
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned(),
+            format!("http.listeners=http://127.0.0.1:{}", node.http_port),
+            format!("log.dirs={}", node.data_dir().display()),
+            format!("metadata.log.dir={}", node.metadata_dir().display()),
+        ]);
+        lines.extend(self.extra.iter().map(|(key, value)| format!("{key}={value}")));
+        fs::write(node.dir.join("server.properties"), lines.join("\n") + "\n").expect("a configuration file");
     }
 
     /// The folder of all nodes.
@@ -244,9 +307,14 @@ impl Processes {
         child.wait().expect("a child can be waited for").code()
     }
 
-    /// Kafka addresses of all nodes.
+    /// Kafka addresses of all brokers.
     pub fn bootstrap(&self) -> String {
-        self.nodes.iter().map(|n| format!("127.0.0.1:{}", n.kafka_port)).collect::<Vec<_>>().join(",")
+        self.nodes
+            .iter()
+            .filter(|n| n.role.is_broker())
+            .map(|n| format!("127.0.0.1:{}", n.kafka_port))
+            .collect::<Vec<_>>()
+            .join(",")
     }
 
     /// `http://…/v3/clusters/-` of node `id`, followed by `path`.

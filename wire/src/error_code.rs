@@ -160,6 +160,9 @@ errors! {
     118 TelemetryTooLarge "TELEMETRY_TOO_LARGE" false,
     119 InvalidRegistration "INVALID_REGISTRATION" false,
     120 TransactionAbortable "TRANSACTION_ABORTABLE" false,
+    125 InvalidVoterKey "INVALID_VOTER_KEY" false,
+    126 DuplicateVoter "DUPLICATE_VOTER" false,
+    127 VoterNotFound "VOTER_NOT_FOUND" false,
 }
 
 impl ErrorCode {

@@ -15,8 +15,9 @@ use serde::Serialize;
 use crate::AdminState;
 use crate::configs;
 use crate::error::ApiError;
+use crate::live::BUDGET;
 use crate::partitions::state::states;
-use crate::quorum::{self, now_ms};
+use crate::quorum::now_ms;
 use crate::respond::{Call, Metadata, Related};
 
 use super::CLUSTER_PARAMETERS;
@@ -247,7 +248,7 @@ pub async fn show(
             reasons.push(ReasonBody { code, severity: "warning", count: brokers.len(), partitions: None, cause });
         }
     }
-    let leader = quorum::leader_status(&admin).await;
+    let leader = admin.quorum.leader_status(BUDGET).await;
     let voters = leader.as_ref().and_then(QuorumFacts::of);
     for (reason, age_ms) in of_the_quorum(leader.as_ref(), voters.as_ref(), admin.quorum.status().leader_heard_age_ms) {
         reasons.push(reason);

@@ -63,6 +63,7 @@ const PATH: &[Parameter] = &[
     text("topic_name", "orders", "Name of a topic; `-`, where lists are answered: all topics."),
     text("partition_id", "0", "Number of a partition; `-`, where lists are answered: all partitions."),
     whole("broker_id", "1", "`node.id` of a broker; `-`, where a restart is checked: the next one that is safe."),
+    whole("node_id", "1", "`node.id` of a voter."),
     text("name", "retention.ms", "A configuration key."),
 ];
 
@@ -98,6 +99,8 @@ const QUERY: &[Parameter] = &[
     word("offset_type", &["earliest_and_latest", "earliest", "latest"], "Which ends of the log."),
     whole("limit", "5", "Partitions listed per check; counts are always complete."),
     whole("since_metadata_offset", "1", "Brokers registered after this metadata offset count as restarted already."),
+    flag("retain_as_observer", "A voter that is removed goes on learning the metadata."),
+    flag("validate_only", "Check all, change nothing; the answer is the same object."),
     flag("fail", "Answer 503 instead of 200 when the answer is bad news."),
     word("level", &["serving", "in_sync"], "`in_sync`: also, every replica here that can be in the ISR is in it."),
 ];

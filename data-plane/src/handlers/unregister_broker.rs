@@ -1,14 +1,24 @@
-//! UnregisterBroker: being built.
+//! UnregisterBroker (64, v0): forgets a broker that takes no part any more (R176).
+//!
+//! Unlike Kafka's controllers, the quorum refuses it while the broker lives (42): it would only register again. Its
+//! replicas stay assigned; over HTTP that is refused, as a broker that still owns some is easily missed there.
 
+use highwater_wire::{BrokerId, ErrorCode};
 use kafka_wire::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 
 use super::context::{Caller, Context};
+use super::create_topics::{CREATE_TIMEOUT, explain};
 
 pub async fn handle(
-    _context: &Context,
+    context: &Context,
     _caller: &Caller,
     _version: i16,
-    _request: UnregisterBrokerRequest,
+    request: UnregisterBrokerRequest,
 ) -> UnregisterBrokerResponse {
-    UnregisterBrokerResponse::default()
+    let mut response = UnregisterBrokerResponse::default();
+    if let Err(error) = context.quorum.unregister_broker(BrokerId(request.broker_id), CREATE_TIMEOUT).await {
+        response.error_code = ErrorCode::from(&error).code();
+        response.error_message = Some(explain(&error).as_str().into());
+    }
+    response
 }

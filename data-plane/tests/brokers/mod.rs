@@ -10,7 +10,7 @@ use highwater_data::{
     TopicDefaults,
 };
 use highwater_quorum::image::Endpoint;
-use highwater_quorum::{ControllerListener, Quorum, QuorumConfig, QuorumLimits};
+use highwater_quorum::{ControllerListener, NodeRoles, Quorum, QuorumConfig, QuorumLimits};
 use highwater_wire::{BrokerId, IncarnationId};
 use tempfile::TempDir;
 
@@ -69,7 +69,10 @@ impl Cluster {
             directory: self.directory.path().join(format!("{id}-metadata")),
             cluster_id: None,
             voters: self.voters.clone(),
+            bootstrap: Vec::new(),
             listener,
+            advertised: controller.clone(),
+            roles: NodeRoles { broker: true, controller: true },
             limits: QuorumLimits {
                 heartbeat_interval: Duration::from_millis(500),
                 session_timeout: Duration::from_millis(3_000),

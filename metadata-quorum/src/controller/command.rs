@@ -76,6 +76,20 @@ pub enum Command {
         elections: Vec<ChosenElection>,
         time: Timestamp,
     },
+    /// Where a controller that is made a voter is reached (D1), whether or not anybody has it configured.
+    RegisterController {
+        node: BrokerId,
+        /// Its metadata directory: another one is another controller.
+        directory: DirectoryId,
+        endpoint: Endpoint,
+        time: Timestamp,
+    },
+    /// Forgets the address of a controller that left the quorum; skipped if it is there under another directory.
+    UnregisterController {
+        node: BrokerId,
+        directory: DirectoryId,
+        time: Timestamp,
+    },
     /// Changes the configuration of one topic, one broker or all brokers, as a whole or not at all (R187).
     AlterConfigs(AlterConfigs),
     /// As `CreateTopic`, where the configuration of the proposing node stays told apart from what was asked for: `part`

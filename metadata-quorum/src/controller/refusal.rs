@@ -1,6 +1,8 @@
 //! Why the controller would not do what it was asked.
 
-use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition};
+use highwater_wire::{
+    BrokerEpoch, BrokerId, DirectoryId, ErrorCode, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::image::topic_config::ConfigFaults;
@@ -72,6 +74,22 @@ pub enum Refusal {
         "broker {0} is not in sync: acknowledged records may be lost if it leads, and nobody has said that they may be"
     )]
     LossNotAccepted(BrokerId),
+    #[error("node {node} is a voter already, with directory id {directory}: replace it (replace={node})")]
+    DuplicateVoter { node: BrokerId, directory: DirectoryId },
+    #[error("node {0} is no voter")]
+    VoterNotFound(BrokerId),
+    /// The node, its directory and its address do not belong together.
+    #[error("{0}")]
+    InvalidVoterKey(String),
+    #[error("{0}")]
+    VoterChangeInProgress(String),
+    /// With the arithmetic.
+    #[error("{0}")]
+    QuorumWouldBeLost(String),
+    #[error("node {node} cannot lead the metadata quorum: {why}")]
+    IneligibleQuorumLeader { node: BrokerId, why: String },
+    #[error("{0}")]
+    NodeUnreachable(String),
     #[error("{0}")]
     InvalidTopicConfigs(ConfigFaults),
     #[error("{0}")]
@@ -111,6 +129,14 @@ impl From<&Refusal> for ErrorCode {
             Refusal::PartitionEpochAhead { .. } => Self::InvalidUpdateVersion,
             Refusal::NotAReplica { .. } => Self::InvalidRequest,
             Refusal::LeaderNotActive(_) | Refusal::LossNotAccepted(_) => Self::EligibleLeadersNotAvailable,
+            Refusal::DuplicateVoter { .. } => Self::DuplicateVoter,
+            Refusal::VoterNotFound(_) => Self::VoterNotFound,
+            Refusal::InvalidVoterKey(_) => Self::InvalidVoterKey,
+            // As Kafka's controllers answer it.
+            Refusal::VoterChangeInProgress(_) => Self::RequestTimedOut,
+            Refusal::QuorumWouldBeLost(_) => Self::InvalidRequest,
+            Refusal::IneligibleQuorumLeader { .. } => Self::EligibleLeadersNotAvailable,
+            Refusal::NodeUnreachable(_) => Self::BrokerNotAvailable,
             Refusal::InvalidTopicConfigs(_) => Self::InvalidConfig,
             // As Kafka answers whatever is wrong with a broker's configuration.
             Refusal::InvalidBrokerConfigs(_) => Self::InvalidRequest,

@@ -3,6 +3,7 @@
 mod brokers;
 mod chosen;
 mod configs;
+mod controllers;
 mod elections;
 mod flaws;
 mod golden;

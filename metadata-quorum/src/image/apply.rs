@@ -80,6 +80,10 @@ impl MetadataImage {
                 self.staged.remove_mut(id);
             }
             Change::NextProducerId(next) => self.next_producer_id = *next,
+            Change::Controller(registration) => self.controllers.insert_mut(registration.node, registration.clone()),
+            Change::ControllerRemoved(node) => {
+                self.controllers.remove_mut(node);
+            }
             Change::Inherited(id, inherited) => {
                 let topic = self.topics.get_mut(id);
                 let topic = topic.unwrap_or_else(|| panic!("defaults of topic {id}, which does not exist"));

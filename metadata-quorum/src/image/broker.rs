@@ -64,6 +64,18 @@ pub struct Endpoint {
     pub port: u16,
 }
 
+/// A controller that was added to a living quorum, as whoever added it named it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControllerRegistration {
+    pub node: BrokerId,
+    /// The directory id of the metadata directory (D1).
+    pub directory: DirectoryId,
+    /// Of its controller listener.
+    pub endpoint: Endpoint,
+    /// When this was noted, by the proposer's clock.
+    pub since: Timestamp,
+}
+
 /// Whether a broker takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BrokerState {

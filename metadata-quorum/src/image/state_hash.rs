@@ -30,6 +30,9 @@ pub fn state_hash(image: &MetadataImage) -> u64 {
     for (id, parts) in &image.staged {
         hash.row(&("staged", id, parts.as_ref()));
     }
+    for controller in image.controllers.values() {
+        hash.row(&("controller", controller.as_ref()));
+    }
     for (of, configs) in &image.broker_configs {
         hash.row(&("broker configs", of, configs.as_ref()));
     }

@@ -24,7 +24,8 @@ use super::types::{SnapshotMeta, TypeConfig, Vote};
 use crate::client::{Heartbeat, HeartbeatAnswer};
 use crate::controller::{Answer, Command, KnownWatermark};
 use crate::duty;
-use crate::status::{ProbeAnswer, QuorumMember, QuorumStatus};
+use crate::status::{ProbeAnswer, QuorumStatus};
+use crate::voters::{VoterChange, VoterChangeStatus};
 
 /// Appends hold up to 1 MiB of entries, and one entry more.
 const RPC_BYTES_MAX: usize = 8 << 20;
@@ -53,11 +54,17 @@ pub(crate) struct WatermarkReport {
     pub watermarks: Vec<KnownWatermark>,
 }
 
-/// A voter to be, and the one it replaces.
+/// A change of the voters.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct VoterRequest {
-    pub new: QuorumMember,
-    pub replace: Option<BrokerId>,
+    pub change: VoterChange,
+    pub timeout_ms: u64,
+}
+
+/// Another leader for the quorum.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct TransferRequest {
+    pub target: BrokerId,
     pub timeout_ms: u64,
 }
 
@@ -90,7 +97,8 @@ pub(crate) fn router(node: Arc<Node>, extra: Router) -> Router {
         .route("/formation", get(formation))
         .route("/read-index", post(read_index))
         .route("/status", get(status))
-        .route("/voters", post(change_voter))
+        .route("/voters", post(change_voters))
+        .route("/transfer-leadership", post(transfer_leadership))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX));
     raft.merge(snapshot).merge(rest).with_state(node).merge(extra)
 }
@@ -204,6 +212,7 @@ async fn probe(State(node): NodeState) -> Json<ProbeAnswer> {
         node: node.id.node,
         directory: node.id.directory,
         incarnation: node.incarnation,
+        may_vote: node.roles.controller,
     })
 }
 
@@ -222,9 +231,13 @@ async fn read_index(State(node): NodeState) -> Json<Reply<u64>> {
     Json(node.read_index_here().await)
 }
 
-async fn change_voter(State(node): NodeState, Json(request): Json<VoterRequest>) -> Json<Reply<()>> {
+async fn change_voters(State(node): NodeState, Json(request): Json<VoterRequest>) -> Json<Reply<VoterChangeStatus>> {
     let timeout = Duration::from_millis(request.timeout_ms);
-    Json(node.change_voter(request.new, request.replace, timeout).await)
+    Json(node.change_voters(request.change, timeout).await)
+}
+
+async fn transfer_leadership(State(node): NodeState, Json(request): Json<TransferRequest>) -> Json<Reply<()>> {
+    Json(node.transfer_leadership(request.target, Duration::from_millis(request.timeout_ms)).await)
 }
 
 async fn status(State(node): NodeState) -> Json<QuorumStatus> {

@@ -38,6 +38,9 @@ pub(crate) struct Peers {
     pub http: reqwest::Client,
     images: watch::Receiver<Arc<MetadataImage>>,
     voters: BTreeMap<BrokerId, Endpoint>,
+    bootstrap: Vec<Endpoint>,
+    /// What others told while this node belonged to no cluster: better than nothing.
+    learned: Mutex<BTreeMap<BrokerId, String>>,
     /// Nodes whose address in the image failed last: the configured one is tried next.
     misdirected: Mutex<BTreeSet<BrokerId>>,
     /// Nodes whose connection broke: suspicions, for whoever checks them (D7).
@@ -69,10 +72,27 @@ pub(crate) fn url_of(endpoint: &Endpoint) -> String {
     }
 }
 
+/// Where the metadata says that a node's controller listener is.
+///
+/// A broker's own word is newer than that of whoever added it to the quorum, unless it is the word of a disk that was
+/// replaced since.
+pub(crate) fn address_in(image: &MetadataImage, node: BrokerId) -> Option<String> {
+    let broker = image.brokers.get(&node).filter(|broker| !broker.controller_url.is_empty());
+    match (broker, image.controllers.get(&node)) {
+        (Some(broker), Some(controller)) if broker.metadata_dir != controller.directory => {
+            Some(url_of(&controller.endpoint))
+        }
+        (Some(broker), _) => Some(broker.controller_url.clone()),
+        (None, Some(controller)) => Some(url_of(&controller.endpoint)),
+        (None, None) => None,
+    }
+}
+
 impl Peers {
     pub fn new(
         images: watch::Receiver<Arc<MetadataImage>>,
         voters: BTreeMap<BrokerId, Endpoint>,
+        bootstrap: Vec<Endpoint>,
         broken: mpsc::UnboundedSender<BrokerId>,
     ) -> Result<Self, reqwest::Error> {
         // Only the first provider of a process counts; main may have installed it already.
@@ -83,22 +103,39 @@ impl Peers {
             .connect_timeout(Duration::from_secs(1))
             .pool_idle_timeout(Duration::from_secs(60))
             .build()?;
-        Ok(Self { http, images, voters, misdirected: Mutex::default(), broken })
+        let (learned, misdirected) = (Mutex::default(), Mutex::default());
+        Ok(Self { http, images, voters, bootstrap, learned, misdirected, broken })
     }
 
-    /// `http://host:port` of a node's controller listener: from the image, else from `controller.quorum.voters`.
+    /// `http://host:port` of a node's controller listener: from the image, else from `controller.quorum.voters`, else as
+    /// others told.
     pub fn url(&self, node: BrokerId) -> Option<String> {
         let configured = self.voters.get(&node).map(url_of);
         if configured.is_some() && self.misdirected.lock().contains(&node) {
             return configured;
         }
-        let registered = self.images.borrow().brokers.get(&node).map(|broker| broker.controller_url.clone());
-        registered.filter(|url| !url.is_empty()).or(configured)
+        let known = address_in(&self.images.borrow(), node);
+        known.or(configured).or_else(|| self.learned.lock().get(&node).cloned())
     }
 
-    /// The nodes that may know a leader: the configured voters.
+    /// `controller.quorum.voters`
     pub fn voters(&self) -> &BTreeMap<BrokerId, Endpoint> {
         &self.voters
+    }
+
+    /// `controller.quorum.bootstrap.servers`
+    pub fn bootstrap(&self) -> &[Endpoint] {
+        &self.bootstrap
+    }
+
+    /// Takes what another node says of where the others are.
+    pub fn learn(&self, addresses: &BTreeMap<BrokerId, String>) {
+        self.learned.lock().extend(addresses.iter().map(|(node, url)| (*node, url.clone())));
+    }
+
+    /// Nodes that may know a leader, beside those that the image and raft know.
+    pub fn advisers(&self) -> Vec<BrokerId> {
+        self.voters.keys().copied().chain(self.learned.lock().keys().copied()).collect()
     }
 
     pub fn cluster_id(&self) -> Option<Arc<str>> {
@@ -180,6 +217,20 @@ impl Peers {
     ) -> Result<R, CallError> {
         let answer = self.call(node, path, deadline, |http, url| http.get(url)).await?;
         parse_json(node, path, &answer)
+    }
+
+    /// A GET that answers JSON, of whoever listens at an address.
+    pub async fn get_json_at<R: DeserializeOwned>(
+        &self,
+        base: &str,
+        path: &str,
+        deadline: Duration,
+    ) -> Result<R, String> {
+        let answer = async {
+            let response = self.http.get(format!("{base}{path}")).timeout(deadline).send().await?;
+            response.error_for_status()?.json::<R>().await
+        };
+        answer.await.map_err(|error| chain(&error))
     }
 
     async fn raft<R: DeserializeOwned>(

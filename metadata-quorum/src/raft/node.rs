@@ -1,6 +1,5 @@
 //! The quorum on this node, as its other files share it: raft, store, peers, and what is proposed through them.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,11 +19,12 @@ use tokio::sync::watch;
 use super::network::{CallError, Peers};
 use super::store::MetaStore;
 use super::types::{Applied, NodeId, Proposal, Raft, TypeConfig};
-use crate::config::{QuorumLimits, TopicDefaults};
+use super::voters::Changing;
+use crate::config::{NodeRoles, QuorumLimits, TopicDefaults};
 use crate::controller::{Answer, Command, Refusal};
 use crate::duty::Duty;
 use crate::error::QuorumError;
-use crate::image::{ImageVersion, MetadataImage};
+use crate::image::{Endpoint, ImageVersion, MetadataImage};
 
 /// The longest single attempt of a call that may be repeated: a paused leader must not eat the whole deadline.
 const ATTEMPT_MAX: Duration = Duration::from_secs(2);
@@ -39,6 +39,9 @@ pub(crate) struct Node {
     pub incarnation: IncarnationId,
     /// `CLUSTER_ID` as configured.
     pub cluster_id_given: Option<String>,
+    /// Where others dial this node.
+    pub advertised: Endpoint,
+    pub roles: NodeRoles,
     pub limits: QuorumLimits,
     pub topic_defaults: TopicDefaults,
     pub raft: Raft,
@@ -48,8 +51,10 @@ pub(crate) struct Node {
     pub duty: Duty,
     /// Why there is no cluster here (yet).
     pub standing: Mutex<Standing>,
-    /// Observers that are about to become voters: not to be removed for want of a registration.
-    pub promoting: Mutex<BTreeSet<NodeId>>,
+    /// The cluster that lives without this node, once somebody told of it: a broker registers there to be taken in.
+    pub living: watch::Sender<Option<String>>,
+    /// The change of voters under way here, one at a time.
+    pub changing: Mutex<Option<Changing>>,
     /// Set once, when the node stops.
     pub stopping: watch::Sender<bool>,
     started: Instant,
@@ -105,6 +110,8 @@ pub(crate) struct NodeParts {
     pub id: NodeId,
     pub incarnation: IncarnationId,
     pub cluster_id_given: Option<String>,
+    pub advertised: Endpoint,
+    pub roles: NodeRoles,
     pub limits: QuorumLimits,
     pub topic_defaults: TopicDefaults,
     pub raft: Raft,
@@ -120,6 +127,8 @@ impl Node {
             id: parts.id,
             incarnation: parts.incarnation,
             cluster_id_given: parts.cluster_id_given,
+            advertised: parts.advertised,
+            roles: parts.roles,
             limits: parts.limits,
             topic_defaults: parts.topic_defaults,
             raft: parts.raft,
@@ -128,7 +137,8 @@ impl Node {
             peers: parts.peers,
             duty,
             standing: Mutex::default(),
-            promoting: Mutex::default(),
+            living: watch::channel(None).0,
+            changing: Mutex::default(),
             stopping: watch::channel(false).0,
             started: Instant::now(),
             leader_heard: AtomicU64::new(0),
@@ -331,7 +341,7 @@ impl Node {
             return known;
         }
         let mut others: Vec<BrokerId> = self.raft.voter_ids().map(|voter| voter.node).collect();
-        others.extend(self.peers.voters().keys());
+        others.extend(self.peers.advisers());
         others.sort();
         others.dedup();
         others.retain(|node| *node != me);

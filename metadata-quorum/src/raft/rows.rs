@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::controller::CreateTopic;
 use crate::image::{
-    BrokerRegistration, Change, Inherited, MetadataImage, PartitionChange, PartitionState, Topic, TopicConfig,
+    BrokerRegistration, Change, ControllerRegistration, Inherited, MetadataImage, PartitionChange, PartitionState,
+    Topic, TopicConfig,
 };
 
 const BROKER: u8 = 1;
@@ -20,8 +21,9 @@ const HISTORY: u8 = 5;
 const CONFIG: u8 = 6;
 const PRODUCER_IDS: u8 = 7;
 const STAGED: u8 = 8;
-const INHERITED: u8 = 9;
-const BROKER_CONFIG: u8 = 10;
+const CONTROLLER: u8 = 9;
+const INHERITED: u8 = 10;
+const BROKER_CONFIG: u8 = 11;
 
 /// Where rows go: a sled batch, a snapshot file.
 pub(crate) trait RowSink {
@@ -51,6 +53,10 @@ fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
 
 fn broker_key(id: BrokerId) -> Vec<u8> {
     key(BROKER, &[&id.0.to_be_bytes()])
+}
+
+fn controller_key(node: BrokerId) -> Vec<u8> {
+    key(CONTROLLER, &[&node.0.to_be_bytes()])
 }
 
 fn partition_key(kind: u8, at: TopicPartition) -> Vec<u8> {
@@ -110,6 +116,10 @@ pub(crate) fn write_change(sink: &mut impl RowSink, before: &MetadataImage, chan
             }
         }
         Change::NextProducerId(next) => sink.put(key(PRODUCER_IDS, &[]), encode(next)),
+        Change::Controller(registration) => {
+            sink.put(controller_key(registration.node), encode(registration.as_ref()));
+        }
+        Change::ControllerRemoved(node) => sink.remove(controller_key(*node)),
         Change::Inherited(id, inherited) if inherited.is_empty() => sink.remove(key(INHERITED, &[&id.to_bytes()])),
         Change::Inherited(id, inherited) => sink.put(key(INHERITED, &[&id.to_bytes()]), encode(inherited.as_ref())),
         Change::BrokerConfigs(of, configs) if configs.is_empty() => sink.remove(broker_config_key(*of)),
@@ -140,6 +150,9 @@ pub(crate) fn write_image(sink: &mut impl RowSink, image: &MetadataImage) {
         sink.put(staged_key(part), encode(part));
     }
     sink.put(key(PRODUCER_IDS, &[]), encode(&image.next_producer_id));
+    for controller in image.controllers.values() {
+        sink.put(controller_key(controller.node), encode(controller.as_ref()));
+    }
     for (of, configs) in &image.broker_configs {
         sink.put(broker_config_key(*of), encode(configs.as_ref()));
     }
@@ -215,6 +228,10 @@ impl ImageReader {
             STAGED => {
                 let part: CreateTopic = postcard::from_bytes(value).map_err(unreadable)?;
                 self.staged.insert((part.id, part.first_partition), part);
+            }
+            CONTROLLER => {
+                let registration: ControllerRegistration = postcard::from_bytes(value).map_err(unreadable)?;
+                self.image.apply(&Change::Controller(Arc::new(registration)));
             }
             INHERITED => {
                 self.inherited.insert(topic(id)?, postcard::from_bytes(value).map_err(unreadable)?);

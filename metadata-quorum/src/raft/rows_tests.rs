@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use highwater_wire::{BrokerId, DirectoryId, Timestamp};
+
 use super::rows::{ImageReader, RowSink, write_change, write_image};
 use super::snapshot::{self, State};
 use super::types::Membership;
 use crate::controller::testing::{creation, topic_id};
 use crate::controller::{AlterConfigs, Command, ConfigAction, ConfigOperation, ConfigResource, RULE_VERSION, decide};
-use crate::image::{ImageVersion, Inherited, MetadataImage, state_hash};
-use highwater_wire::{BrokerId, Timestamp};
+use crate::image::{Endpoint, ImageVersion, Inherited, MetadataImage, state_hash};
 
 /// Every kind of command, see `controller/tests/golden.rs`.
 const LOG: &[u8] = include_bytes!("../controller/tests/golden_rules_1.bin");
@@ -24,6 +25,23 @@ impl RowSink for Rows {
     fn remove(&mut self, key: Vec<u8>) {
         self.0.remove(&key);
     }
+}
+
+/// What rules 3 added: two controllers, one of which moves and one of which goes.
+fn controllers(first: u64) -> impl Iterator<Item = (u64, u16, Command)> {
+    let (time, directory) = (Timestamp(1), DirectoryId::from_bytes([7; 16]));
+    let at = |host: &str| Endpoint { host: host.to_owned(), port: 9093 };
+    let register = |node, host: &str| {
+        let (node, endpoint) = (BrokerId(node), at(host));
+        Command::RegisterController { node, directory, endpoint, time }
+    };
+    let commands = [
+        register(4, "a"),
+        register(5, "b"),
+        register(4, "c"),
+        Command::UnregisterController { node: BrokerId(5), directory, time },
+    ];
+    (first..).zip(commands).map(|(index, command)| (index, 3, command))
 }
 
 /// Configurations set and taken back, and a topic that inherited some.
@@ -59,6 +77,8 @@ fn configured() -> Vec<Command> {
 /// Calls `each` after every entry with the image and the rows that its changes wrote.
 fn replay(mut each: impl FnMut(&MetadataImage, &Rows)) {
     let mut entries: Vec<(u64, u16, Command)> = postcard::from_bytes(LOG).unwrap();
+    let next = entries.last().map_or(1, |(index, ..)| index + 1);
+    entries.extend(controllers(next));
     let next = entries.last().map_or(1, |(index, ..)| index + 1);
     entries.extend((next..).zip(configured()).map(|(index, command)| (index, RULE_VERSION, command)));
     let (mut image, mut rows) = (MetadataImage::default(), Rows::default());

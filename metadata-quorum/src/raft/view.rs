@@ -1,19 +1,15 @@
 //! What this node tells of raft: its status, and the few things a person may ask of it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use highwater_wire::BrokerId;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{Instant as _, ServerState};
 
 use super::node::Node;
 use super::types::NodeId;
-use crate::controller::Refusal;
 use crate::error::QuorumError;
 use crate::status::{PeerStatus, QuorumMember, QuorumRole, QuorumStatus};
-
-/// A voter this far behind the leader cannot stand in for a lost one yet.
-const CAUGHT_UP_LAG: u64 = 100;
 
 impl Node {
     /// This node's own view, and that of its peers while it leads.
@@ -37,7 +33,7 @@ impl Node {
         };
         let leads = role == QuorumRole::Leader;
         let election_timeout_ms = u64::try_from(self.limits.election_timeout.as_millis()).unwrap_or(u64::MAX);
-        let age = |at: std::time::Duration| u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
+        let age = |at: Duration| u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
 
         let mut peers = Vec::new();
         if leads {
@@ -59,18 +55,12 @@ impl Node {
             }
         }
         let majority = voters.len() / 2 + 1;
-        let well = peers.iter().filter(|peer| {
-            peer.voter
-                && peer.lag <= CAUGHT_UP_LAG
-                && peer.contact_age_ms.is_some_and(|age| age <= 3 * election_timeout_ms)
-        });
-        let well = well.count();
         let quorum_ack_age_ms = match (leads, voters.len()) {
             (true, 1) => Some(0),
             (true, _) => metrics.last_quorum_acked.as_ref().map(|acked| age(acked.into_inner().elapsed())),
             (false, _) => None,
         };
-        QuorumStatus {
+        let mut status = QuorumStatus {
             node: self.id.node,
             directory: self.id.directory,
             incarnation: self.incarnation,
@@ -91,27 +81,24 @@ impl Node {
             quorum_ack_age_ms,
             leader_heard_age_ms: if leads { quorum_ack_age_ms } else { self.leader_heard_age().map(|age| age.0) },
             majority,
-            can_lose: leads.then(|| well.saturating_sub(majority)),
+            can_lose: None,
             waiting: standing.waiting,
             wiped: standing.wiped,
             failed,
             election_timeout_ms,
-        }
+        };
+        status.can_lose = leads.then(|| status.well_voters().saturating_sub(majority));
+        status
     }
 
-    /// Hands leadership to another voter; this node must lead.
-    pub async fn transfer_leadership(&self, target: BrokerId) -> Result<(), QuorumError> {
-        if !self.is_leader() {
-            let why = match self.leader() {
-                Some(leader) => format!("this node does not lead; ask node {}", leader.node),
-                None => "none is known".to_owned(),
-            };
-            return Err(QuorumError::NoLeader { why });
+    /// The status of the raft leader: here, or asked of it; `None` without one that answers and that is answered.
+    pub async fn leader_status(&self, budget: Duration) -> Option<QuorumStatus> {
+        let own = self.status();
+        if own.role == QuorumRole::Leader {
+            return Some(own).filter(QuorumStatus::leads);
         }
-        let Some(to) = self.raft.voter_ids().find(|voter| voter.node == target) else {
-            return Err(Refusal::InvalidRequest(format!("node {target} is no voter")).into());
-        };
-        self.raft.trigger().transfer_leader(to).await.map_err(|fatal| QuorumError::Stopped(fatal.to_string()))
+        let asked: Result<QuorumStatus, _> = self.peers.get_json(own.leader?, "/status", budget).await;
+        asked.ok().filter(QuorumStatus::leads)
     }
 
     pub async fn snapshot(&self) -> Result<(), QuorumError> {

@@ -14,6 +14,7 @@ pub mod elect;
 pub mod health;
 mod http;
 pub mod partition;
+pub mod quorum;
 mod table;
 pub mod topic;
 
@@ -50,6 +51,9 @@ pub enum Verb {
     /// The brokers, and whether one may be restarted now
     #[command(subcommand)]
     Broker(BrokerVerb),
+    /// Who votes on the metadata and who leads; change it
+    #[command(subcommand)]
+    Quorum(QuorumVerb),
 }
 
 /// Where a configuration comes from.
@@ -144,6 +148,18 @@ pub enum BrokerVerb {
     Describe(broker::DescribeArgs),
     /// Whether a broker may be restarted without harm, or which one is next; exit code 7 when it is not safe
     Check(broker::CheckArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum QuorumVerb {
+    /// Leader, voters and observers, and how far each is
+    Status(quorum::StatusArgs),
+    /// Make a node a voter, or let it replace one: it catches up first
+    AddVoter(quorum::AddVoterArgs),
+    /// Take a vote away; refused when the rest could not go on
+    RemoveVoter(quorum::RemoveVoterArgs),
+    /// Hand leadership of the quorum to another voter
+    Transfer(quorum::TransferArgs),
 }
 
 /// Whom to ask, and how to print it.

@@ -108,6 +108,7 @@ pub struct HttpConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuorumPart {
     pub voters: BTreeMap<BrokerId, Endpoint>,
+    pub bootstrap: Vec<Endpoint>,
     pub election_timeout_max: Duration,
     pub session_timeout: Duration,
     pub registration_timeout: Duration,
@@ -154,18 +155,28 @@ pub struct DataPart {
     pub fetch_sessions_max: usize,
 }
 
+/// What this process does (`process.roles`); at least one of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Roles {
+    pub broker: bool,
+    /// May vote in the metadata quorum.
+    pub controller: bool,
+}
+
 /// One node's configuration: checked, typed, with units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeConfig {
     pub node_id: BrokerId,
+    pub roles: Roles,
     /// `None`: as the directory says, or minted when the cluster forms.
     pub cluster_id: Option<String>,
     pub log_dir: PathBuf,
     pub metadata_dir: PathBuf,
     pub rack: Option<String>,
-    /// Kafka listeners, the controller's not among them.
+    /// Kafka listeners, the controller's not among them; none without the broker role.
     pub listeners: Vec<Listener>,
     pub controller_listener: Listener,
+    /// Empty without the broker role.
     pub inter_broker_listener: String,
     pub http: HttpConfig,
     pub quorum: QuorumPart,

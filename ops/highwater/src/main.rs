@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use highwater::cli::{self, BrokerVerb, Cli, CliError, ConfigArgs, Exit, PartitionVerb, StartArgs, StorageVerb, Verb};
+use highwater::cli::{
+    self, BrokerVerb, Cli, CliError, ConfigArgs, Exit, PartitionVerb, QuorumVerb, StartArgs, StorageVerb, Verb,
+};
 use highwater::config::{self, NodeConfig, Severity};
 use highwater::{Node, dev, limits, storage, telemetry};
 use rustix::process::Signal;
@@ -45,6 +47,10 @@ fn run(verb: Verb) -> anyhow::Result<Exit> {
         Verb::Broker(BrokerVerb::List(args)) => block_on(cli::broker::list(&args)),
         Verb::Broker(BrokerVerb::Describe(args)) => block_on(cli::broker::describe(&args)),
         Verb::Broker(BrokerVerb::Check(args)) => block_on(cli::broker::check(&args)),
+        Verb::Quorum(QuorumVerb::Status(args)) => block_on(cli::quorum::status(&args)),
+        Verb::Quorum(QuorumVerb::AddVoter(args)) => block_on(cli::quorum::add_voter(&args)),
+        Verb::Quorum(QuorumVerb::RemoveVoter(args)) => block_on(cli::quorum::remove_voter(&args)),
+        Verb::Quorum(QuorumVerb::Transfer(args)) => block_on(cli::quorum::transfer(&args)),
     }
 }
 

@@ -14,8 +14,10 @@ use highwater_data::{
     Boot, DataPlane, DataPlaneConfig, DataPlaneError, LifecycleConfig, ListenerConfig, LiveConfig, LogConfig,
     ReplicationConfig, ServerConfig, Stopped, TopicDefaults,
 };
+use highwater_quorum::image::Endpoint;
 use highwater_quorum::{
-    ControllerListener, NodeSettings, Quorum, QuorumClient, QuorumConfig, QuorumLimits, StartError,
+    ControllerListener, NodeRoles, NodeSettings, Quorum, QuorumClient, QuorumConfig, QuorumError, QuorumLimits,
+    StartError,
 };
 use highwater_wire::{BrokerId, IncarnationId};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -33,6 +35,9 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// How long a stop waits for the admin API's open requests.
 const HTTP_GRACE: Duration = Duration::from_secs(2);
+
+/// One attempt to hear of a quorum with a leader.
+const READY_ATTEMPT: Duration = Duration::from_secs(2);
 
 /// Why a node could not start, or had to stop by itself.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +102,8 @@ pub struct Node {
     http_address: Option<SocketAddr>,
     http_stop: CancellationToken,
     http_task: Option<JoinHandle<()>>,
+    /// It has the broker role.
+    broker: bool,
     controlled_shutdown: bool,
     node: BrokerId,
     settings: Arc<NodeSettings>,
@@ -110,7 +117,8 @@ impl Node {
     pub async fn start(config: NodeConfig, metrics: Option<PrometheusHandle>) -> Result<Self, NodeError> {
         let incarnation = IncarnationId::random();
         let (node, settings) = (config.node_id, Arc::new(config.node_settings()));
-        for path in [&config.metadata_dir, &config.log_dir] {
+        let dirs = std::iter::once(&config.metadata_dir).chain(Some(&config.log_dir).filter(|_| config.roles.broker));
+        for path in dirs {
             std::fs::create_dir_all(path).map_err(|source| NodeError::Directory { path: path.clone(), source })?;
         }
         let (raft, admin) = (Threads::new("raft", 2)?, Threads::new("admin", 1)?);
@@ -153,10 +161,14 @@ impl Node {
         };
         let data = Arc::new(RwLock::new(None));
         let (told, started) = watch::channel(None);
-        let controlled_shutdown = config.data.controlled_shutdown;
+        let (broker, controlled_shutdown) = (config.roles.broker, config.data.controlled_shutdown);
         let starting = tokio::spawn({
             let (data, settings) = (data.clone(), settings.clone());
             async move {
+                if !config.roles.broker {
+                    // A controller alone has no data plane: neither one that starts nor one that fails.
+                    return std::future::pending().await;
+                }
                 match start_data(&config, client.clone(), incarnation, &replicas, settings).await {
                     Ok((plane, set)) => {
                         *data.write().await = Some(plane);
@@ -179,6 +191,7 @@ impl Node {
             http_address,
             http_stop,
             http_task,
+            broker,
             controlled_shutdown,
             node,
             settings,
@@ -195,15 +208,33 @@ impl Node {
         self.http_address
     }
 
-    /// Waits until this broker is unfenced and serves clients.
+    /// Waits until this broker is unfenced and serves clients, or this controller belongs to a quorum with a leader.
     ///
     /// # Errors
     /// The data plane could not start, or stopped before that.
     pub async fn serving(&self) -> Result<(), Arc<NodeError>> {
+        if !self.broker {
+            return self.controlling().await;
+        }
         self.data_started().await?;
         match self.data.read().await.as_ref() {
             Some(plane) => plane.serving().await.map_err(|error| Arc::new(error.into())),
             None => Err(Arc::new(DataPlaneError::Stopped.into())),
+        }
+    }
+
+    async fn controlling(&self) -> Result<(), Arc<NodeError>> {
+        let client = self.quorum.client();
+        loop {
+            match client.linearizable(READY_ATTEMPT).await {
+                Ok(image) if image.cluster_id.is_some() => return Ok(()),
+                Ok(image) => {
+                    let next = highwater_quorum::ImageVersion(image.version.0 + 1);
+                    let _ = client.reached(next, READY_ATTEMPT).await;
+                }
+                Err(QuorumError::Stopped(why)) => return Err(Arc::new(NodeError::QuorumFailed(why))),
+                Err(_) => {}
+            }
         }
     }
 
@@ -362,9 +393,11 @@ async fn follow_settings(
     }
 }
 
-/// Waits until the cluster is formed and this node knows it; tells once if that takes long (D2, D6).
+/// Waits until the cluster is formed and this node knows it, or is to be taken in by registering (D3); tells once if
+/// that takes long (D2, D6).
 async fn formed(config: &NodeConfig, quorum: &QuorumClient) -> Result<String, NodeError> {
     let mut images = quorum.watch();
+    let mut to_join = quorum.cluster_to_join();
     let patience = tokio::time::sleep(config.quorum.registration_timeout);
     tokio::pin!(patience);
     let mut told = false;
@@ -372,7 +405,11 @@ async fn formed(config: &NodeConfig, quorum: &QuorumClient) -> Result<String, No
         if let Some(cluster_id) = images.borrow_and_update().cluster_id.as_deref() {
             return Ok(cluster_id.to_owned());
         }
+        if let Some(cluster_id) = to_join.borrow_and_update().clone() {
+            return Ok(cluster_id);
+        }
         tokio::select! {
+            Ok(()) = to_join.changed() => {}
             changed = images.changed() => {
                 if changed.is_err() {
                     return Err(NodeError::QuorumFailed("it stopped before the cluster was formed".to_owned()));
@@ -400,6 +437,9 @@ fn quorum_config(config: &NodeConfig, incarnation: IncarnationId) -> Result<Quor
         directory: config.metadata_dir.clone(),
         cluster_id: storage::cluster_id(config)?,
         voters: part.voters.clone(),
+        bootstrap: part.bootstrap.clone(),
+        advertised: controller_endpoint(config).clone(),
+        roles: NodeRoles { broker: config.roles.broker, controller: config.roles.controller },
         listener: ControllerListener::Address(config::host_port(&host, port)),
         limits: QuorumLimits {
             election_timeout: part.election_timeout_max,
@@ -418,6 +458,11 @@ fn quorum_config(config: &NodeConfig, incarnation: IncarnationId) -> Result<Quor
     })
 }
 
+/// Where the other nodes dial this one.
+fn controller_endpoint(config: &NodeConfig) -> &Endpoint {
+    config.quorum.voters.get(&config.node_id).unwrap_or(&config.controller_listener.advertised)
+}
+
 fn data_config(
     config: &NodeConfig,
     cluster_id: String,
@@ -427,7 +472,7 @@ fn data_config(
 ) -> DataPlaneConfig {
     let part = &config.data;
     let LiveConfig { replication, log, server } = live_config(config);
-    let controller = config.quorum.voters.get(&config.node_id).unwrap_or(&config.controller_listener.advertised);
+    let controller = controller_endpoint(config);
     DataPlaneConfig {
         broker: config.node_id,
         cluster_id,
@@ -483,6 +528,7 @@ fn live_config(config: &NodeConfig) -> LiveConfig {
 fn admin_config(config: &NodeConfig, settings: Arc<NodeSettings>) -> AdminConfig {
     AdminConfig {
         node: config.node_id,
+        broker: config.roles.broker,
         url: config.http.url.clone(),
         version: VERSION.to_owned(),
         voters: config.quorum.voters.keys().copied().collect(),

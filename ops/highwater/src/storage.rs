@@ -55,7 +55,7 @@ pub fn format(config: &NodeConfig, cluster_id: &str) -> Result<(), StorageError>
     if cluster_id.is_empty() || cluster_id.len() > 64 || !cluster_id.chars().all(valid) {
         return Err(StorageError::BadClusterId(cluster_id.to_owned()));
     }
-    for dir in [&config.metadata_dir, &config.log_dir] {
+    for dir in std::iter::once(&config.metadata_dir).chain(Some(&config.log_dir).filter(|_| config.roles.broker)) {
         let io = |source| StorageError::Io { path: dir.clone(), source };
         std::fs::create_dir_all(dir).map_err(io)?;
         if std::fs::read_dir(dir).map_err(io)?.next().is_some() {
@@ -75,7 +75,9 @@ pub fn format(config: &NodeConfig, cluster_id: &str) -> Result<(), StorageError>
 pub fn info(config: &NodeConfig) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "node.id           {}", config.node_id);
-    describe(&mut out, "log.dirs", &config.log_dir);
+    if config.roles.broker {
+        describe(&mut out, "log.dirs", &config.log_dir);
+    }
     describe(&mut out, "metadata.log.dir", &config.metadata_dir);
     out
 }

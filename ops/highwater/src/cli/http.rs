@@ -87,6 +87,17 @@ impl Api {
         self.call(Method::DELETE, path, WRITE, None).await
     }
 
+    /// Any method below the cluster, with a JSON body or none.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Value, CliError> {
+        self.call(method, path, query, body).await.map_err(CliError::from)
+    }
+
     async fn call(
         &self,
         method: Method,

@@ -9,25 +9,29 @@ use highwater_quorum::image::Endpoint;
 use highwater_wire::BrokerId;
 
 use super::values::Values;
-use super::{DataPart, HttpConfig, Listener, NodeConfig, PartitionMetrics, QuorumPart, TopicPart, is_loopback};
+use super::{DataPart, HttpConfig, Listener, NodeConfig, PartitionMetrics, QuorumPart, Roles, TopicPart, is_loopback};
+
+mod roles;
 
 /// `None` when what is needed for a `NodeConfig` is missing; the findings say what.
 pub(super) fn node(values: &mut Values) -> Option<NodeConfig> {
     let node_id = node_id(values);
-    roles(values);
+    let roles = roles::roles(values);
     let (log_dir, metadata_dir) = directories(values);
-    let listeners = listeners(values);
-    let voters = voters(values, node_id, listeners.as_ref().map(|l| &l.controller));
+    let listeners = listeners(values, roles);
+    let bootstrap = roles::bootstrap(values);
+    let voters = voters(values, node_id, roles, listeners.as_ref().map(|l| &l.controller));
     if let (Some(node_id), Some(listeners)) = (node_id, &listeners) {
         check_reach(values, node_id, listeners, &voters);
     }
     let http = http(values, listeners.as_ref());
-    let quorum = quorum(values, voters);
+    let quorum = quorum(values, voters, bootstrap);
     let topics = topics(values);
     let data = data(values);
     let Listeners { kafka, controller, inter_broker } = listeners?;
     Some(NodeConfig {
         node_id: node_id?,
+        roles,
         cluster_id: values.optional_text("cluster.id"),
         log_dir,
         metadata_dir,
@@ -49,25 +53,6 @@ fn node_id(values: &mut Values) -> Option<BrokerId> {
         values.refuse("node.id", "node.id is missing: give each node a number of its own, 0 or greater");
     }
     id
-}
-
-fn roles(values: &mut Values) {
-    let roles = values.list("process.roles");
-    for role in &roles {
-        if role != "broker" && role != "controller" {
-            values.refuse("process.roles", format!("process.roles: \"{role}\" is neither broker nor controller"));
-        }
-    }
-    let both = ["broker", "controller"].iter().all(|role| roles.iter().any(|given| given == role));
-    if !both && roles.iter().all(|role| role == "broker" || role == "controller") {
-        values.refuse(
-            "process.roles",
-            format!(
-                "process.roles ({}): separate roles are not served yet; set process.roles=broker,controller",
-                roles.join(",")
-            ),
-        );
-    }
 }
 
 fn directories(values: &mut Values) -> (PathBuf, PathBuf) {
@@ -152,7 +137,7 @@ fn parse_listeners(values: &mut Values, key: &str) -> Vec<(String, String, u16)>
     out
 }
 
-fn listeners(values: &mut Values) -> Option<Listeners> {
+fn listeners(values: &mut Values, roles: Roles) -> Option<Listeners> {
     let bound = parse_listeners(values, "listeners");
     let advertised = parse_listeners(values, "advertised.listeners");
     let controllers: Vec<String> =
@@ -190,23 +175,21 @@ fn listeners(values: &mut Values) -> Option<Listeners> {
         .collect();
     let (controller, kafka): (Vec<_>, Vec<_>) = all.into_iter().partition(|l| controllers.contains(&l.name));
     let Some(controller) = controller.into_iter().next() else {
-        let text = format!(
-            "listeners has no {}: raft and the other nodes' calls need a listener of their own, such as {}://:9093",
-            controllers.first().map_or("CONTROLLER", String::as_str),
-            controllers.first().map_or("CONTROLLER", String::as_str)
-        );
-        values.refuse("listeners", text);
+        values.refuse("listeners", roles::no_controller_listener(roles, controllers.first().map(String::as_str)));
         return None;
     };
-    let Some(first) = kafka.first() else {
+    if !roles.broker && roles.controller {
+        roles::no_client_listeners(values, &kafka);
+    }
+    if roles.broker && kafka.is_empty() {
         values.refuse("listeners", "listeners has no listener for clients, such as PLAINTEXT://:9092");
         return None;
-    };
+    }
     let inter_broker = match values.optional_text("inter.broker.listener.name") {
-        Some(name) => name.to_uppercase(),
-        None => first.name.clone(),
+        Some(name) if roles.broker => name.to_uppercase(),
+        _ => kafka.first().map(|first| first.name.clone()).unwrap_or_default(),
     };
-    if !kafka.iter().any(|listener| listener.name == inter_broker) {
+    if roles.broker && !kafka.iter().any(|listener| listener.name == inter_broker) {
         let text = format!("inter.broker.listener.name ({inter_broker}) is not among the client listeners");
         values.refuse("inter.broker.listener.name", text);
     }
@@ -275,6 +258,7 @@ fn dialable(host: &str) -> String {
 fn voters(
     values: &mut Values,
     node_id: Option<BrokerId>,
+    roles: Roles,
     controller: Option<&Listener>,
 ) -> BTreeMap<BrokerId, Endpoint> {
     const KEY: &str = "controller.quorum.voters";
@@ -298,14 +282,19 @@ fn voters(
     }
     let (Some(node_id), Some(controller)) = (node_id, controller) else { return voters };
     if !values.is_set(KEY) {
-        voters.insert(node_id, controller.advertised.clone());
+        if values.is_set(roles::BOOTSTRAP) {
+            // Found by others, or waiting to be added: never the founder of a cluster of its own.
+        } else if roles.controller {
+            voters.insert(node_id, controller.advertised.clone());
+        } else if roles.broker {
+            values.refuse(KEY, roles::no_way_to_the_quorum());
+        }
         return voters;
     }
     match voters.get(&node_id) {
-        None => {
-            let text = format!("{KEY} does not list this node ({node_id}): with both roles it must be a voter");
-            values.refuse(KEY, text);
-        }
+        None if !roles.controller || values.is_set(roles::BOOTSTRAP) => {}
+        None => values.refuse(KEY, roles::not_a_voter(node_id)),
+        Some(_) if !roles.controller => values.refuse(KEY, roles::voter_without_role(node_id)),
         Some(me) if me.port != controller.port && controller.port != 0 => {
             let text = format!(
                 "{KEY} says that node {node_id} is at port {}, but its listener {} is at {}: unless something forwards \
@@ -399,7 +388,7 @@ pub fn host_port(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-fn quorum(values: &mut Values, voters: BTreeMap<BrokerId, Endpoint>) -> QuorumPart {
+fn quorum(values: &mut Values, voters: BTreeMap<BrokerId, Endpoint>, bootstrap: Vec<Endpoint>) -> QuorumPart {
     let session = values.number("broker.session.timeout.ms");
     let heartbeat = values.number("broker.heartbeat.interval.ms");
     if session <= 2 * heartbeat {
@@ -414,6 +403,7 @@ fn quorum(values: &mut Values, voters: BTreeMap<BrokerId, Endpoint>) -> QuorumPa
     }
     QuorumPart {
         voters,
+        bootstrap,
         election_timeout_max: values.millis("controller.quorum.election.timeout.ms"),
         session_timeout: values.millis("broker.session.timeout.ms"),
         registration_timeout: values.millis("initial.broker.registration.timeout.ms"),

@@ -93,7 +93,7 @@ pub const GROUPS: &[Group] = &[
             text(
                 "process.roles",
                 "broker,controller",
-                "What this process does. Both roles in one process are served; separate ones are refused.",
+                "What this process does: broker, controller or both. A broker alone learns the metadata from the controllers.",
             ),
             text(
                 "cluster.id",
@@ -192,6 +192,11 @@ pub const GROUPS: &[Group] = &[
                 "controller.quorum.voters",
                 "",
                 "id@host:port of each voter's controller listener, comma separated. Used to form the cluster.\nDefault: this node alone.",
+            ),
+            text(
+                "controller.quorum.bootstrap.servers",
+                "",
+                "host:port of some nodes' controller listeners, by which a node that is none of the first voters finds the cluster.",
             ),
             number(
                 "controller.quorum.election.timeout.ms",
@@ -410,7 +415,6 @@ pub const IGNORED: &[&str] = &[
     "controller.performance.*",
     "controller.quorum.append.linger.ms",
     "controller.quorum.auto.join.enable",
-    "controller.quorum.bootstrap.servers",
     "controller.quorum.election.backoff.max.ms",
     "controller.quorum.fetch.*",
     "controller.quorum.request.timeout.ms",

@@ -163,16 +163,55 @@ fn a_listener_without_protocol_port_or_partner_is_refused() {
 }
 
 #[test]
-fn a_node_needs_a_number_and_both_roles() {
-    let found = findings("listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\nprocess.roles=broker\n");
+fn a_node_needs_a_number_and_a_role() {
+    let found = findings("listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\nprocess.roles=leader\n");
     assert_eq!(
         found,
         [
-            "server.properties:2: process.roles (broker): separate roles are not served yet; set \
-             process.roles=broker,controller",
+            "server.properties:2: process.roles: \"leader\" is neither broker nor controller",
             "node.id is missing: give each node a number of its own, 0 or greater",
         ]
     );
+}
+
+/// The findings for a file with this much and nothing that warns.
+fn separate(roles: &str, listeners: &str, rest: &str) -> Vec<String> {
+    findings(&format!("node.id=4\nprocess.roles={roles}\nlisteners={listeners}\n{rest}"))
+}
+
+#[test]
+fn a_broker_alone_listens_for_the_controllers_and_knows_where_they_are() {
+    let both = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093";
+    let voters = "controller.quorum.voters=1@127.0.0.1:9193\n";
+    assert_eq!(separate("broker", both, voters), [""; 0]);
+    assert_eq!(separate("broker", both, "controller.quorum.bootstrap.servers=127.0.0.1:9193,[::1]:9193\n"), [""; 0]);
+    let found = separate("broker", "PLAINTEXT://127.0.0.1:9092", voters);
+    assert_eq!(found.len(), 1);
+    assert!(
+        found[0].contains("listeners has no CONTROLLER: unlike Kafka's, a broker without the controller role needs it")
+    );
+    let found = separate("broker", both, "");
+    assert!(found[0].contains("controller.quorum.voters is missing"), "{found:?}");
+    let found = separate("broker", both, "controller.quorum.voters=4@127.0.0.1:9093\n");
+    assert!(found[0].contains("lists this node (4), which has no controller role"), "{found:?}");
+    let found = separate("broker", both, "controller.quorum.bootstrap.servers=nowhere\n");
+    assert!(found[0].contains("\"nowhere\" is not host:port"), "{found:?}");
+}
+
+#[test]
+fn a_controller_alone_serves_no_clients_and_may_wait_to_be_added() {
+    let voters = "controller.quorum.voters=4@127.0.0.1:9093\n";
+    let report =
+        read_text(&format!("node.id=4\nprocess.roles=controller\nlisteners=CONTROLLER://127.0.0.1:9093\n{voters}"));
+    let config = report.config.expect("accepted");
+    assert_eq!(config.roles, Roles { broker: false, controller: true });
+    assert!(config.listeners.is_empty() && config.inter_broker_listener.is_empty());
+    let found = separate("controller", "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093", voters);
+    assert!(found[0].contains("PLAINTEXT serves nobody"), "{found:?}");
+    let only = "CONTROLLER://127.0.0.1:9093";
+    assert_eq!(separate("controller", only, "controller.quorum.bootstrap.servers=127.0.0.1:9193\n"), [""; 0]);
+    let found = separate("controller", only, "controller.quorum.voters=1@127.0.0.1:9193\n");
+    assert!(found[0].contains("does not list this node (4)"), "{found:?}");
 }
 
 #[test]
@@ -185,7 +224,8 @@ fn voters_are_read_and_must_list_this_node() {
         found,
         [
             "server.properties:3: controller.quorum.voters: \"nonsense\" is not id@host:port",
-            "server.properties:3: controller.quorum.voters does not list this node (1): with both roles it must be a voter",
+            "server.properties:3: controller.quorum.voters does not list this node (1): with the controller role it must \
+             be a voter; one that is to be added to a cluster that exists is started with controller.quorum.bootstrap.servers",
         ]
     );
 }

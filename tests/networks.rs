@@ -1,0 +1,349 @@
+//! Clients, replication and the controllers on networks of their own: three nodes in three network namespaces, each
+//! with three links that can be cut one by one.
+//!
+//! Needs root and `ip` (iproute2); says so and ends where it has not got them.
+
+#![allow(clippy::unwrap_used)] // in the helpers of tests too
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use highwater_tests::client::{Client, batch, contents, fetch_partition, fetch_request, fetch_topic};
+use highwater_tests::process::binary;
+use highwater_wire::ErrorCode;
+use serde_json::{Value, json};
+
+const NODES: u8 = 3;
+const NOW: i64 = 1_760_000_000_000;
+/// `replica.lag.time.max.ms`
+const LAG_MAX: Duration = Duration::from_millis(1_500);
+const PATIENCE: Duration = Duration::from_secs(40);
+const POLL: Duration = Duration::from_millis(50);
+
+/// The networks: a letter for the names of devices, and the third byte of the addresses.
+#[derive(Clone, Copy)]
+enum Net {
+    Clients = 1,
+    Replication = 2,
+    Control = 3,
+}
+
+impl Net {
+    const ALL: [Self; 3] = [Self::Clients, Self::Replication, Self::Control];
+
+    fn letter(self) -> char {
+        ['c', 'r', 'm'][self as usize - 1]
+    }
+}
+
+fn try_ip(arguments: &str) -> Result<(), String> {
+    let done = Command::new("ip").args(arguments.split_whitespace()).output().map_err(|error| error.to_string())?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&done.stderr).trim())),
+    }
+}
+
+fn ip(arguments: &str) {
+    try_ip(arguments).unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// Namespaces, bridges and links, named after this process; a drop takes all of them away.
+struct Networks {
+    name: String,
+    /// Second byte of the addresses.
+    subnet: u8,
+}
+
+impl Networks {
+    /// `None` where this process may not make networks.
+    fn make() -> Option<Self> {
+        Self::sweep();
+        let pid = std::process::id();
+        let networks = Self { name: format!("hwt{pid}"), subnet: 64 + u8::try_from(pid % 128).unwrap() };
+        if let Err(why) = try_ip(&format!("netns add {}n1", networks.name)) {
+            eprintln!("skipped: {why}: needs root and iproute2");
+            return None;
+        }
+        for node in 2..=NODES {
+            ip(&format!("netns add {}", networks.namespace(node)));
+        }
+        for net in Net::ALL {
+            let bridge = format!("{}{}", networks.name, net.letter());
+            ip(&format!("link add {bridge} type bridge"));
+            ip(&format!("addr add {}/24 dev {bridge}", networks.address(net, 0)));
+            ip(&format!("link set {bridge} up"));
+            for node in 1..=NODES {
+                let (outside, inside, namespace) = (networks.link(net, node), net.letter(), networks.namespace(node));
+                ip(&format!("link add {outside} type veth peer name {inside}0 netns {namespace}"));
+                ip(&format!("link set {outside} master {bridge} up"));
+                ip(&format!("-n {namespace} addr add {}/24 dev {inside}0", networks.address(net, node)));
+                ip(&format!("-n {namespace} link set {inside}0 up"));
+                ip(&format!("-n {namespace} link set lo up"));
+            }
+        }
+        Some(networks)
+    }
+
+    /// Takes away what a killed run of this test left behind.
+    fn sweep() {
+        for device in fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
+            let device = device.file_name().to_string_lossy().into_owned();
+            if left_behind(&device) {
+                let _ = try_ip(&format!("link del {device}"));
+            }
+        }
+        for namespace in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+            let namespace = namespace.file_name().to_string_lossy().into_owned();
+            if left_behind(&namespace) {
+                let _ = try_ip(&format!("netns del {namespace}"));
+            }
+        }
+    }
+
+    fn namespace(&self, node: u8) -> String {
+        format!("{}n{node}", self.name)
+    }
+
+    fn link(&self, net: Net, node: u8) -> String {
+        format!("{}{}{node}", self.name, net.letter())
+    }
+
+    /// Node 0 is this process.
+    fn address(&self, net: Net, node: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.subnet, net as u8, 10 + node)
+    }
+
+    fn cut(&self, net: Net, node: u8) {
+        ip(&format!("link set {} down", self.link(net, node)));
+    }
+
+    fn mend(&self, net: Net, node: u8) {
+        ip(&format!("link set {} up", self.link(net, node)));
+    }
+}
+
+/// Named by a process that is gone.
+fn left_behind(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("hwt") else { return false };
+    let pid: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    !pid.is_empty() && !PathBuf::from(format!("/proc/{pid}")).exists()
+}
+
+impl Drop for Networks {
+    fn drop(&mut self) {
+        for net in Net::ALL {
+            for node in 1..=NODES {
+                let _ = try_ip(&format!("link del {}", self.link(net, node)));
+            }
+            let _ = try_ip(&format!("link del {}{}", self.name, net.letter()));
+        }
+        for node in 1..=NODES {
+            let _ = try_ip(&format!("netns del {}", self.namespace(node)));
+        }
+    }
+}
+
+/// Three combined nodes, each in its namespace. Processes end before their networks go.
+struct Nodes {
+    children: Vec<Child>,
+    networks: Networks,
+    http: reqwest::Client,
+    dir: tempfile::TempDir,
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            for node in 1..=NODES {
+                let log = fs::read_to_string(self.dir.path().join(format!("n{node}/log"))).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().collect();
+                eprintln!("--- node {node}\n{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+            }
+        }
+    }
+}
+
+impl Nodes {
+    fn start(networks: Networks) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let mut nodes = Self { children: Vec::new(), networks, http, dir };
+        let networks = &nodes.networks;
+        let voters: Vec<String> =
+            (1..=NODES).map(|node| format!("{node}@{}:9093", networks.address(Net::Control, node))).collect();
+        let mut children = Vec::new();
+        for node in 1..=NODES {
+            let home = nodes.dir.path().join(format!("n{node}"));
+            fs::create_dir_all(&home).unwrap();
+            let at = |net| networks.address(net, node);
+            let (clients, replication, control) = (at(Net::Clients), at(Net::Replication), at(Net::Control));
+            // Bound to everything, told by listener.
+            let text = format!(
+                "node.id={node}\n\
+                 controller.quorum.voters={}\n\
+                 listeners=CLIENTS://0.0.0.0:9092,REPLICATION://0.0.0.0:9094,CONTROLLER://0.0.0.0:9093\n\
+                 advertised.listeners=CLIENTS://{clients}:9092,REPLICATION://{replication}:9094,CONTROLLER://{control}:9093\n\
+                 listener.security.protocol.map=CLIENTS:PLAINTEXT,REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
+                 inter.broker.listener.name=REPLICATION\n\
+                 http.listeners=http://{control}:8082\n\
+                 http.auth.mode=none\n\
+                 replica.lag.time.max.ms={}\n\
+                 num.network.threads=1\n\
+                 log.dirs={}\n\
+                 metadata.log.dir={}\n",
+                voters.join(","),
+                LAG_MAX.as_millis(),
+                home.join("data").display(),
+                home.join("metadata").display(),
+            );
+            fs::write(home.join("server.properties"), text).unwrap();
+            let log = File::create(home.join("log")).unwrap();
+            let child = Command::new("ip")
+                .args(["netns", "exec", &networks.namespace(node)])
+                .arg(binary())
+                .args(["start", "--config"])
+                .arg(home.join("server.properties"))
+                .stdin(Stdio::null())
+                .stdout(log.try_clone().unwrap())
+                .stderr(log)
+                .spawn()
+                .unwrap();
+            children.push(child);
+        }
+        nodes.children = children;
+        nodes
+    }
+
+    fn url(&self, node: u8, path: &str) -> String {
+        format!("http://{}:8082{path}", self.networks.address(Net::Control, node))
+    }
+
+    async fn get(&self, node: u8, path: &str) -> Option<Value> {
+        let answer = self.http.get(self.url(node, path)).timeout(Duration::from_secs(5)).send().await.ok()?;
+        if answer.status().is_success() { answer.json().await.ok() } else { None }
+    }
+
+    async fn wait<T>(&self, what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(found) = found().await {
+                return found;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        panic!("not within {PATIENCE:?}: {what}");
+    }
+
+    async fn state(&self) -> Option<Value> {
+        self.get(1, "/v3/clusters/-/topics/t/partitions/0/state").await
+    }
+
+    async fn wait_isr(&self, expected: Value) -> Value {
+        let until = Instant::now() + PATIENCE;
+        let mut last = None;
+        while Instant::now() < until {
+            last = self.state().await;
+            if let Some(state) = last.take_if(|state| sorted(&state["isr"]) == sorted(&expected)) {
+                return state;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        panic!("no ISR {expected} within {PATIENCE:?}; last seen: {last:#?}");
+    }
+
+    async fn connect(&self, net: Net, node: u8) -> std::io::Result<Client> {
+        let port = if matches!(net, Net::Replication) { 9094 } else { 9092 };
+        let address = SocketAddr::from((self.networks.address(net, node), port));
+        tokio::time::timeout(Duration::from_secs(2), Client::connect(address)).await?
+    }
+}
+
+fn sorted(ids: &Value) -> Vec<i64> {
+    let mut ids: Vec<i64> = ids.as_array().into_iter().flatten().filter_map(Value::as_i64).collect();
+    ids.sort_unstable();
+    ids
+}
+
+async fn produce(client: &mut Client, acks: i16, value: &str) -> ErrorCode {
+    let answer = client.produce("t", 0, acks, batch(NOW, &[value])).await.unwrap();
+    ErrorCode::from_code(answer.error_code)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_between_clients_and_a_cut_between_brokers_do_not_touch_each_other() {
+    let Some(networks) = Networks::make() else { return };
+    let nodes = Nodes::start(networks);
+    for node in 1..=NODES {
+        nodes.wait(&format!("node {node} is ready"), async || nodes.get(node, "/health/ready").await).await;
+    }
+    let body = json!({ "topic_name": "t", "replicas_assignments": { "0": [1, 2, 3] },
+        "configs": [{ "name": "min.insync.replicas", "value": "2" }] });
+    let created = nodes.http.post(nodes.url(1, "/v3/clusters/-/topics")).json(&body).send().await.unwrap();
+    assert_eq!(created.status().as_u16(), 201, "{}", created.text().await.unwrap());
+    nodes.wait_isr(json!([1, 2, 3])).await;
+    let epoch = nodes.state().await.unwrap()["leader_epoch"].clone();
+
+    // Whoever comes by a listener is told the addresses of that listener.
+    for net in [Net::Clients, Net::Replication] {
+        let told = nodes.connect(net, 2).await.unwrap().metadata("t").await.unwrap();
+        let mut hosts: Vec<String> = told.brokers.iter().map(|broker| broker.host.to_string()).collect();
+        hosts.sort();
+        let expected: Vec<String> = (1..=NODES).map(|node| nodes.networks.address(net, node).to_string()).collect();
+        assert_eq!(hosts, expected);
+    }
+    // Followers only by the listener between brokers (D22).
+    let mut pretender = fetch_request(vec![fetch_topic("t", vec![fetch_partition(0, 0)])]);
+    pretender.replica_id = 2;
+    let answer = nodes.connect(Net::Clients, 1).await.unwrap().ask(12, pretender).await.unwrap();
+    assert_eq!(answer.topics[0].partitions[0].error, ErrorCode::TopicAuthorizationFailed);
+
+    // The clients' side of a follower is cut: nobody reaches it, and replication does not notice.
+    let mut client = nodes.connect(Net::Clients, 1).await.unwrap();
+    assert_eq!(produce(&mut client, -1, "0").await, ErrorCode::None);
+    nodes.networks.cut(Net::Clients, 2);
+    assert!(nodes.connect(Net::Clients, 2).await.is_err(), "the link is down");
+    let (cut_at, mut sent) = (Instant::now(), 1);
+    while cut_at.elapsed() < 3 * LAG_MAX {
+        assert_eq!(produce(&mut client, -1, &sent.to_string()).await, ErrorCode::None);
+        assert_eq!(sorted(&nodes.state().await.unwrap()["isr"]), [1, 2, 3]);
+        sent += 1;
+        tokio::time::sleep(POLL).await;
+    }
+    println!("clients' side of a follower cut for {:?}: {sent} acks=all, ISR full throughout", cut_at.elapsed());
+    nodes.networks.mend(Net::Clients, 2);
+    nodes.wait("clients reach node 2 again", async || nodes.connect(Net::Clients, 2).await.ok()).await;
+
+    // Replication is cut at both followers: they leave the ISR, the leader stays, and its clients go on with acks=1.
+    let cut_at = Instant::now();
+    nodes.networks.cut(Net::Replication, 2);
+    nodes.networks.cut(Net::Replication, 3);
+    // A follower that has all there is stays in sync, however silent (R108): it takes a record to be behind.
+    assert_eq!(produce(&mut client, 1, &sent.to_string()).await, ErrorCode::None);
+    sent += 1;
+    let state = nodes.wait_isr(json!([1])).await;
+    println!("followers cut off left the ISR after {:?} (lag limit {LAG_MAX:?})", cut_at.elapsed());
+    assert_eq!((state["leader_id"].as_i64(), &state["leader_epoch"]), (Some(1), &epoch));
+    assert!(state["states"].as_array().unwrap().contains(&json!("UNDER_MIN_ISR")), "{state}");
+    for _ in 0..10 {
+        assert_eq!(produce(&mut client, 1, &sent.to_string()).await, ErrorCode::None);
+        sent += 1;
+    }
+    assert_eq!(produce(&mut client, -1, "refused").await, ErrorCode::NotEnoughReplicas);
+    nodes.networks.mend(Net::Replication, 2);
+    nodes.networks.mend(Net::Replication, 3);
+    nodes.wait_isr(json!([1, 2, 3])).await;
+    assert_eq!(produce(&mut client, -1, &sent.to_string()).await, ErrorCode::None);
+    sent += 1;
+    let read: Vec<String> =
+        contents(&client.read_all("t", 0).await.unwrap()).into_iter().map(|(_, value)| value).collect();
+    assert_eq!(read, (0..sent).map(|number| number.to_string()).collect::<Vec<_>>());
+}
