@@ -67,9 +67,14 @@ pub struct ConfigFault {
     pub allowed: Option<String>,
 }
 
+/// Bytes of a bad value that are shown; nobody reads more.
+const VALUE_SHOWN: usize = 100;
+
 impl fmt::Display for ConfigFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, value, why, .. } = self;
+        let (shown, rest) = value.split_at(value.floor_char_boundary(VALUE_SHOWN));
+        let value = if rest.is_empty() { shown.to_owned() } else { format!("{shown}…") };
         if self.allowed.is_some() { write!(f, "{key} = {value:?}: {why}") } else { f.write_str(why) }
     }
 }

@@ -111,6 +111,7 @@ pub(super) const READ_ONLY: &[&str] = &[
     "cluster.id",
     "config.unknown.keys",
     "controller.listener.names",
+    "controller.quorum.bootstrap.servers",
     "controller.quorum.election.timeout.ms",
     "controller.quorum.voters",
     "http.advertised.url",
