@@ -21,8 +21,6 @@ use crate::replica::message::{IsrAnswered, ReplicaRequest};
 const RETRY: Duration = Duration::from_millis(50);
 /// How long one attempt may take before it counts as unanswered.
 const ATTEMPT: Duration = Duration::from_secs(3);
-/// Changes in one command (D17).
-const CHANGES_MAX: usize = 2_000;
 
 /// Runs until the sender of proposals is gone.
 pub async fn run(
@@ -41,7 +39,7 @@ pub async fn run(
             waiting.insert(proposal.partition, proposal);
         }
         let epoch = identity.until_registered().await;
-        let changes: Vec<_> = waiting.values().take(CHANGES_MAX).cloned().collect();
+        let changes = AlterPartition::fitting(waiting.values());
         let time = partitions.clock.wall();
         let command =
             Command::AlterPartition(AlterPartition { broker: identity.broker, epoch, changes: changes.clone(), time });

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use highwater_wire::Offset;
+
 use super::Log;
 use super::checkpoint;
 use super::segment::file_name;
@@ -111,7 +113,20 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
+    /// Whether it holds no record, and the disk nothing that contradicts that: if it is lost, it is made anew as it is.
+    fn is_untouched(&self) -> bool {
+        let on_disk = self.names_version == self.names_synced && self.epochs_version == self.epochs_synced;
+        let written = self.unwritten_indexes.is_empty() && self.unwritten_snapshots.is_empty();
+        let truncated = !self.is_settled() || !self.cut_files.is_empty();
+        self.end == Offset::ZERO && written && !truncated && (self.is_new || on_disk)
+    }
+
     fn sync_and_close(&mut self) -> io::Result<()> {
+        // Thousands of them would keep the disk busy for half a minute.
+        if self.is_untouched() {
+            self.dir.closed(&self.name, None, self.end);
+            return Ok(());
+        }
         let disk = self.dir.disk().clone();
         let (log, interval) = (self.path.clone(), self.settings.index_interval_bytes);
         let closed = self.active().close(&disk, &log, interval);

@@ -236,6 +236,25 @@ pub struct AlterPartition {
     pub time: Timestamp,
 }
 
+/// Largest list of ISR changes in one command, as postcard writes it: well below the 64 KiB of an entry.
+const CHANGES_BYTES_MAX: usize = 48 << 10;
+
+impl AlterPartition {
+    /// As many of these changes, from the first on, as fit into one command; at least one (D17).
+    pub fn fitting<'a>(changes: impl IntoIterator<Item = &'a IsrProposal>) -> Vec<IsrProposal> {
+        let mut bytes = 0;
+        let mut fitting = Vec::new();
+        for change in changes {
+            bytes += postcard::to_stdvec(change).map_or(0, |written| written.len());
+            if bytes > CHANGES_BYTES_MAX && !fitting.is_empty() {
+                break;
+            }
+            fitting.push(change.clone());
+        }
+        fitting
+    }
+}
+
 /// One partition's new ISR. Resent unchanged until answered (D26).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsrProposal {

@@ -19,8 +19,7 @@ pub fn apply() {
         warn!(
             limit,
             wanted = DESCRIPTORS_WANTED,
-            "few file descriptors: each partition takes three per segment and each client one; raise LimitNOFILE or \
-             ulimit -n"
+            "few file descriptors: each partition takes one per segment and each client one; raise LimitNOFILE or ulimit -n"
         );
     }
     if setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).is_err() {

@@ -216,11 +216,11 @@ fn topics_are_listed_created_grown_trimmed_and_deleted_from_the_command_line() {
     told("add-partitions nothing -n 1", 3, &["nothing"]);
     told("add-partitions nothing -n 1 --if-exists", 0, &["does not exist"]);
 
-    told("trim orders -o 0 --dry-run", 0, &["0 offsets of orders go"]);
-    told("trim orders -o end", 2, &["add --yes"]);
-    told("trim orders -o end -p 1 --yes", 0, &["NEW-START-OFFSET"]);
-    told("trim orders -o 5 --yes", 2, &["outside orders-0"]);
-    told("trim orders -o middle --yes", 2, &["first offset to keep"]);
+    told("trim orders --offset 0 --dry-run", 0, &["0 offsets of orders go"]);
+    told("trim orders --offset end", 2, &["add --yes"]);
+    told("trim orders --offset end -p 1 --yes", 0, &["NEW-START-OFFSET"]);
+    told("trim orders --offset 5 --yes", 2, &["outside orders-0"]);
+    told("trim orders --offset middle --yes", 2, &["first offset to keep"]);
 
     told("delete orders nothing", 2, &["nothing: does not exist", "add --yes"]);
     told("delete orders --dry-run", 0, &["orders: 3 partitions"]);

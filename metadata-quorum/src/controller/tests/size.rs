@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use highwater_wire::{BrokerId, Offset, Timestamp};
+
 use crate::controller::testing::*;
 use crate::controller::*;
+use crate::image::Evidence;
 
 /// 10,000 partitions of 3 replicas in one topic, all with a full history.
 fn large() -> Quorum {
@@ -26,9 +29,9 @@ fn large() -> Quorum {
 fn fencing_a_broker_of_ten_thousand_partitions_is_one_walk() {
     let quorum = large();
     let published = quorum.image.clone();
-    let (broker, epoch) = (highwater_wire::BrokerId(1), quorum.epoch(1));
+    let (broker, epoch) = (BrokerId(1), quorum.epoch(1));
     let fenced = FencedBroker { broker, epoch, note: "connection refused twice".to_owned() };
-    let time = highwater_wire::Timestamp(1);
+    let time = Timestamp(1);
     let command = Command::FenceBrokers { brokers: vec![fenced], watermarks: vec![], time };
     let start = Instant::now();
     let decision = decide(&quorum.image, 100, RULE_VERSION, &command).unwrap();
@@ -42,4 +45,34 @@ fn fencing_a_broker_of_ten_thousand_partitions_is_one_walk() {
     assert!(published.partitions().all(|(_, _, state)| state.isr.len() == 3), "what was published stays as it was");
     // 50 ms in a release build; quadratic work would take minutes in any.
     assert!(total < Duration::from_secs(3), "{total:?}");
+}
+
+#[test]
+fn isr_changes_of_ten_thousand_partitions_are_cut_into_commands_that_fit_an_entry() {
+    // A broker that comes back makes its leaders propose for all their partitions at once.
+    let quorum = large();
+    let evidence = Evidence {
+        follower_end: Some(Offset(i64::MAX)),
+        leader_end: Some(Offset(i64::MAX)),
+        lag_ms: Some(u64::MAX),
+        last_fetch_age_ms: Some(u64::MAX),
+        last_caught_up_age_ms: Some(u64::MAX),
+        ..Evidence::about(BrokerId(3))
+    };
+    let proposals: Vec<_> = (quorum.image.partitions())
+        .map(|(at, _, _)| IsrProposal {
+            partition: at,
+            evidence: vec![evidence.clone()],
+            ..quorum.proposal(1, &[1, 2, 3])
+        })
+        .collect();
+    let mut rest = &proposals[..];
+    while !rest.is_empty() {
+        let changes = AlterPartition::fitting(rest);
+        assert!(!changes.is_empty() && changes[..] == rest[..changes.len()], "in order, and each time some");
+        let (broker, epoch) = (BrokerId(1), quorum.epoch(1));
+        let request = AlterPartition { broker, epoch, changes, time: Timestamp(i64::MAX) };
+        rest = &rest[request.changes.len()..];
+        assert!(postcard::to_stdvec(&Command::AlterPartition(request)).unwrap().len() < 60 << 10);
+    }
 }

@@ -12,7 +12,7 @@ use super::super::{ApiArgs, CliError, Exit, Output};
 pub struct TrimArgs {
     pub topic: String,
     /// The first offset to keep; `end`: none of what consumers can read
-    #[arg(short, long, value_name = "OFFSET|end")]
+    #[arg(long, value_name = "OFFSET|end")]
     pub offset: String,
     /// Only these, by commas; default: all partitions
     #[arg(short, long, value_delimiter = ',', value_name = "N,N")]
