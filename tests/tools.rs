@@ -74,7 +74,7 @@ async fn an_operator_s_day_with_kafkas_own_tools() {
     // kafka-topics
     let create = "--create --topic tools --partitions 2 --replication-factor 3 --config retention.ms=3600000";
     check(&tools.run("TopicCommand", create), &["Created topic tools."]);
-    check(&tools.refused("TopicCommand", create), &["already exists"]);
+    check(&tools.refused("TopicCommand", create), &["exists already"]);
     check(&tools.run("TopicCommand", "--list"), &["tools"]);
     tools.run("TopicCommand", "--alter --topic tools --partitions 4");
     check(&tools.refused("TopicCommand", "--alter --topic tools --partitions 3"), &["4"]);
