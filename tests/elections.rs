@@ -241,7 +241,12 @@ async fn the_estimate_of_a_loss_is_never_too_high_and_at_least_nine_tenths_of_th
         // The raft leader and the partitions' leader die as one in the first rounds.
         if round < 2 && cluster.controller().await != leader {
             let controller = cluster.controller().await;
-            cluster.node(controller).quorum().transfer_leadership(BrokerId(leader), Duration::from_secs(20)).await.unwrap();
+            cluster
+                .node(controller)
+                .quorum()
+                .transfer_leadership(BrokerId(leader), Duration::from_secs(20))
+                .await
+                .unwrap();
             cluster.wait("the raft leader moved", || cluster.node(3).quorum().leader() == Some(BrokerId(leader))).await;
         }
         let controller = cluster.controller().await;

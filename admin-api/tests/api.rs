@@ -217,7 +217,7 @@ async fn a_topics_configuration_is_told_with_its_sources() {
         given["synonyms"],
         json!([
             {"name": "retention.ms", "value": "5", "source": "DYNAMIC_TOPIC_CONFIG"},
-            {"name": "retention.ms", "value": "604800000", "source": "DEFAULT_CONFIG"}
+            {"name": "log.retention.ms", "value": "604800000", "source": "DEFAULT_CONFIG"}
         ])
     );
     let built_in = setup.cluster("/topics/orders/configs/flush.ms").await;

@@ -4,11 +4,15 @@
 //! a rule that is already in use shows here, before a cluster with two builds disagrees with itself. Never adapt the file
 //! to the code: give the changed rule a new version.
 
-use highwater_wire::{BrokerId, IncarnationId, Offset, Timestamp};
+use std::collections::BTreeMap;
+
+use highwater_wire::{BrokerId, DirectoryId, IncarnationId, LeaderEpoch, Offset, Timestamp};
 
 use crate::controller::testing::*;
 use crate::controller::*;
-use crate::image::{Evidence, ImageVersion, MetadataImage, ShrinkReason, state_hash};
+use crate::image::{
+    Endpoint, Evidence, ImageVersion, Inherited, LeaderReason, LeaderRecovery, MetadataImage, ShrinkReason, state_hash,
+};
 
 struct Golden {
     name: &'static str,
@@ -18,7 +22,7 @@ struct Golden {
     hashes: (u64, u64),
 }
 
-const GOLDEN: [Golden; 2] = [
+const GOLDEN: [Golden; 3] = [
     Golden {
         name: "golden_rules_1.bin",
         stored: include_bytes!("golden_rules_1.bin"),
@@ -30,6 +34,12 @@ const GOLDEN: [Golden; 2] = [
         stored: include_bytes!("golden_rules_2.bin"),
         written_anew: by_rules_2,
         hashes: (0x5ae6_4541_e77d_eeb6, 0xbb2c_d307_476e_9698),
+    },
+    Golden {
+        name: "golden_rules_3.bin",
+        stored: include_bytes!("golden_rules_3.bin"),
+        written_anew: by_rules_3,
+        hashes: (0, 0),
     },
 ];
 
@@ -101,7 +111,100 @@ fn by_rules_2() -> Vec<(u64, u16, Command)> {
     log
 }
 
-/// Every command, most of them applied, some refused.
+/// What operators may do since rules 3: partitions added, leaders chosen and the loss told, configurations changed, topics
+/// that inherit, controllers that come and go.
+fn by_rules_3() -> Vec<(u64, u16, Command)> {
+    let mut quorum = Quorum { image: MetadataImage::default() };
+    let mut log = Vec::new();
+    let mut run = |quorum: &mut Quorum, command: Command| {
+        log.push((quorum.image.version.0 + 1, 3, command.clone()));
+        quorum.run(command)
+    };
+    let time = Timestamp(1_767_225_600_000);
+    let q = &mut quorum;
+    run(q, Command::FormCluster { cluster_id: CLUSTER.to_owned(), feature_level: 1, time }).unwrap();
+    for id in 1..=3 {
+        run(q, Command::RegisterBroker(RegisterBroker { time, ..registration(id) })).unwrap();
+        let (broker, epoch) = (BrokerId(id), q.epoch(id));
+        run(q, Command::UnfenceBroker { broker, epoch, lost: Vec::new(), time }).unwrap();
+    }
+    // Controllers.
+    let directory = DirectoryId::from_bytes([9; 16]);
+    let endpoint = Endpoint { host: "n4".to_owned(), port: 9_093 };
+    let node = BrokerId(4);
+    run(q, Command::RegisterController { node, directory, endpoint: endpoint.clone(), time }).unwrap();
+    run(q, Command::RegisterController { node: BrokerId(5), directory, endpoint, time }).unwrap();
+    run(q, Command::UnregisterController { node, directory, time }).unwrap();
+    // A topic that inherits, and one that grows.
+    let inherited =
+        BTreeMap::from([("min.insync.replicas".to_owned(), Inherited { value: "2".to_owned(), set: false })]);
+    let part = creation(1, &[1, 2, 3], &[("retention.ms", "3600000")]);
+    run(q, Command::CreateTopicInheriting { part, inherited }).unwrap();
+    run(q, Command::CreateTopic(creation(2, &[1, 2], &[]))).unwrap();
+    let growth = AddPartitions {
+        topic: topic_id(2),
+        first_partition: 1,
+        assignments: vec![ids(&[2, 3]), ids(&[3, 1])],
+        manual: false,
+        time,
+    };
+    run(q, Command::AddPartitions(growth.clone())).unwrap();
+    run(q, Command::AddPartitions(growth.clone())).unwrap();
+    run(q, Command::AddPartitions(AddPartitions { first_partition: 9, ..growth })).unwrap_err();
+    // Configurations: set, taken back, refused, all replaced; a lower min ISR while somebody is out.
+    let alter = |resource, replace, operations: &[(&str, ConfigAction)]| {
+        let operation =
+            |(key, action): &(&str, ConfigAction)| ConfigOperation { key: (*key).to_owned(), action: action.clone() };
+        let operations = operations.iter().map(operation).collect();
+        Command::AlterConfigs(AlterConfigs { resource, replace, operations, expected: None, time })
+    };
+    let set = |value: &str| ConfigAction::Set(value.to_owned());
+    let one = ConfigResource::Topic(topic_id(1));
+    run(q, alter(one, false, &[("retention.ms", ConfigAction::Delete), ("segment.bytes", set("1048576"))])).unwrap();
+    run(q, alter(one, false, &[("segment.bytes", set("many"))])).unwrap_err();
+    run(q, alter(ConfigResource::Brokers, false, &[("log.retention.ms", set("60000"))])).unwrap();
+    run(q, alter(ConfigResource::Broker(BrokerId(2)), false, &[("num.replica.fetchers", set("2"))])).unwrap();
+    let one_gone = FencedBroker { broker: BrokerId(3), epoch: q.epoch(3), note: "silent".to_owned() };
+    let another = FencedBroker { broker: BrokerId(2), epoch: q.epoch(2), note: "silent".to_owned() };
+    run(q, Command::FenceBrokers { brokers: vec![one_gone, another], watermarks: Vec::new(), time }).unwrap();
+    run(q, alter(one, true, &[("min.insync.replicas", set("1")), ("flush.messages", set("1"))])).unwrap();
+    // The last one goes; what it had committed is known; another leads at the cost of it, and says where it begins.
+    let last = FencedBroker { broker: BrokerId(1), epoch: q.epoch(1), note: "connection refused twice".to_owned() };
+    let known = KnownWatermark { partition: at(1), high_watermark: Offset(70), reported: time };
+    run(q, Command::FenceBrokers { brokers: vec![last], watermarks: vec![known], time }).unwrap();
+    let (broker, epoch) = (BrokerId(2), q.epoch(2));
+    run(q, Command::UnfenceBroker { broker, epoch, lost: Vec::new(), time }).unwrap();
+    let chosen = |accept_loss, expected_leader_epoch| Command::ElectChosen {
+        elections: vec![ChosenElection {
+            partition: at(1),
+            leader: BrokerId(2),
+            accept_loss,
+            expected_leader_epoch,
+            expected_partition_epoch: None,
+            watermark: None,
+        }],
+        time,
+    };
+    let leader_epoch = q.state(1).leader_epoch;
+    run(q, chosen(false, None)).unwrap();
+    run(q, chosen(true, Some(LeaderEpoch(leader_epoch.0 - 1)))).unwrap();
+    run(q, chosen(true, Some(leader_epoch))).unwrap();
+    assert_eq!(q.last_election(1), LeaderReason::Unclean);
+    let mut recovered = q.proposal(1, &[2]);
+    recovered.why = IsrReason::Recovered;
+    recovered.recovery = LeaderRecovery::Recovered;
+    recovered.evidence = vec![Evidence { leader_end: Some(Offset(64)), ..Evidence::about(BrokerId(2)) }];
+    let (broker, epoch) = (BrokerId(2), q.epoch(2));
+    run(q, Command::AlterPartition(AlterPartition { broker, epoch, changes: vec![recovered], time })).unwrap();
+    let lost: u64 = q.image.history_of(at(1)).iter().map(|change| change.kind.records_lost()).sum();
+    assert_eq!(lost, 6, "committed up to 70, there up to 64");
+    // Unclean elections allowed: whoever has no leader gets one.
+    run(q, alter(ConfigResource::Topic(topic_id(2)), false, &[("unclean.leader.election.enable", set("true"))]))
+        .unwrap();
+    log
+}
+
+/// Every command of the first rules, most of them applied, some refused.
 fn by_rules_1() -> Vec<(u64, u16, Command)> {
     let mut quorum = Quorum { image: MetadataImage::default() };
     let mut log = Vec::new();
