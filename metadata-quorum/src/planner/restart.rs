@@ -12,9 +12,6 @@ use crate::flaws::{Flaw, planted};
 use crate::image::{BrokerState, ImageVersion, MetadataImage, PartitionState, Topic};
 use crate::status::QuorumStatus;
 
-/// A voter this far behind the raft leader does not count as caught up, in entries.
-const CAUGHT_UP_LAG: u64 = 100;
-
 /// What the image cannot tell. Whatever is missing here counts against the restart.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestartFacts {
@@ -42,13 +39,11 @@ pub struct QuorumFacts {
 impl QuorumFacts {
     /// From the status of a node that leads; `None` from one that does not, or that no majority answers any more.
     pub fn of(status: &QuorumStatus) -> Option<Self> {
-        let soon = 3 * status.election_timeout_ms;
-        if status.quorum_ack_age_ms.is_none_or(|age| age > soon) {
+        if !status.leads() {
             return None;
         }
-        let voters = status.peers.iter().filter(|peer| peer.voter);
-        let caught_up =
-            voters.filter(|peer| peer.lag <= CAUGHT_UP_LAG && peer.contact_age_ms.is_some_and(|age| age <= soon));
+        let soon = 3 * status.election_timeout_ms;
+        let caught_up = status.peers.iter().filter(|peer| peer.voter && peer.progress().is_well(soon));
         Some(Self {
             leader: status.node,
             voters: status.voters.iter().map(|voter| voter.node).collect(),
