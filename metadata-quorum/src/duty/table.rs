@@ -83,7 +83,12 @@ impl Table {
         for known in told {
             let at = known.partition;
             let Some(state) = image.partition(at).filter(|state| state.leader == Some(broker)) else { continue };
-            if self.watermarks.len() < WATERMARKS_MAX || self.watermarks.contains_key(&at) {
+            // Reports may overtake each other; within a leadership the watermark only grows.
+            let before = self.watermarks.get(&at);
+            if before.is_some_and(|it| it.is_of(state) && it.known.high_watermark > known.high_watermark) {
+                continue;
+            }
+            if before.is_some() || self.watermarks.len() < WATERMARKS_MAX {
                 let report = Report { by: broker, epoch: state.leader_epoch, known: known.clone() };
                 self.watermarks.insert(at, report);
             }
@@ -227,7 +232,8 @@ mod tests {
         assert_eq!(last(&table, &[1, 2]), [known(at(1), 7), known(at(3), 6)]);
         table.on_watermarks(&quorum.image, BrokerId(1), &[known(at(1), 12)]);
         assert_eq!(last(&table, &[1]), [known(at(1), 12)]);
-        assert_eq!(table.reported(&quorum.image, at(1)), Some(known(at(1), 12)));
+        table.on_watermarks(&quorum.image, BrokerId(1), &[known(at(1), 9)]);
+        assert_eq!(table.reported(&quorum.image, at(1)), Some(known(at(1), 12)), "a report that came late");
         assert_eq!(table.reported(&quorum.image, at(2)), None);
         table.on_leading(Some(3), Millis(5));
         assert_eq!(last(&table, &[1]), [known(at(1), 12)], "whoever leads the quorum next knows it too");
