@@ -5,7 +5,7 @@ use highwater_quorum::planner::judge_restart;
 use highwater_tests::sim::World;
 use highwater_tests::sim::flaws::{Flaw, hunt, plant};
 use highwater_tests::sim::run::{Plan, run_seed};
-use highwater_tests::sim::swarm::{Swarm, THREE_BROKERS, THREE_CALM_BROKERS};
+use highwater_tests::sim::swarm::{ANY, Shape, Swarm, THREE_BROKERS, THREE_CALM_BROKERS, UNATTENDED};
 use highwater_tests::sim::{gate, gate_states};
 use highwater_wire::Millis;
 
@@ -72,12 +72,23 @@ fn without_faults_the_isr_never_changes() {
 
 #[test]
 fn seeds_that_once_failed_pass() {
-    let seeds: Vec<u64> = include_str!("seeds.txt")
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| line.split_whitespace().next()?.parse().ok())
+    let lines = include_str!("seeds.txt").lines().filter(|line| !line.starts_with('#'));
+    let seeds: Vec<(u64, Shape)> = lines
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let seed = words.next().and_then(|word| word.parse().ok());
+            let shape = match words.next() {
+                Some("any") => ANY,
+                Some("unattended") => UNATTENDED,
+                other => panic!("{line:?}: a draw called {other:?}"),
+            };
+            (seed.unwrap_or_else(|| panic!("{line:?} begins with no seed")), shape)
+        })
         .collect();
-    for_each_seed(0..seeds.len() as u64, |index| assert_fine(seeds[index as usize], &Plan::usual()));
+    for_each_seed(0..seeds.len() as u64, |index| {
+        let (seed, shape) = seeds[index as usize];
+        assert_fine(seed, &Plan { shape, ..Plan::usual() });
+    });
 }
 
 #[test]

@@ -84,6 +84,8 @@ pub struct Log<D: Disk> {
     epochs_synced: u64,
     /// Metadata and name are not synced yet.
     is_new: bool,
+    /// It begins below where it began before, and the checkpoint of its start does not know.
+    start_fell: bool,
     /// Closed segments whose index is not written yet.
     unwritten_indexes: Vec<Arc<ClosedIndex<D>>>,
     unwritten_snapshots: Vec<(Offset, Vec<u8>)>,

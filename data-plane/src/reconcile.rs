@@ -88,9 +88,8 @@ impl Reconciler {
             // Renamed by a process that ended before it had erased them.
             let mut deleted: Vec<_> = dir.left_over()?.into_iter().map(|path| (path, 0)).collect();
             let found = dir.found()?;
-            let (ours, strays): (Vec<_>, Vec<_>) = found.into_iter().partition(|log| {
-                expected.get(&log.name).is_some_and(|at| log.topic.is_none_or(|topic| topic == at.topic))
-            });
+            let (ours, strays): (Vec<_>, Vec<_>) =
+                found.into_iter().partition(|log| expected.get(&log.name).is_some_and(|at| log.is_of(at.topic)));
             for stray in &strays {
                 if remembers && stray.topic.is_some_and(|topic| !known.topics.contains_key(&topic)) {
                     info!(log = %stray.name, topic = ?stray.topic, "its topic was deleted while this broker was away");

@@ -40,7 +40,7 @@ pub struct Decision {
 /// 2. A proposal refused because a member is not active moves the partition epoch, so that no late copy of it is accepted
 ///    once that member is active again: the leader has forgotten it by then (S6).
 /// 3. Commands that operators give: partitions added, configurations changed, leaders chosen; each is refused under older
-///    rules.
+///    rules. An unclean election empties the ELR.
 pub const RULE_VERSION: u16 = 3;
 
 /// Decides a command of rule version `rules` at raft index `index` against the state before it.

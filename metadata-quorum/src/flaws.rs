@@ -32,6 +32,36 @@ pub enum Flaw {
     AcksAcrossEpochs,
     /// D30: the last known leader is elected without proof that it lost nothing.
     LastKnownNeedsNoProof,
+    /// R5: DeleteRecords may move the log start above the watermark.
+    DeletesAboveWatermark,
+    /// R14: a log that is opened begins at its first segment, whatever the checkpoint of its start says.
+    ForgetsLogStart,
+    /// R27: a log of a topic that was deleted is taken for that of another one of its name.
+    TakesOverLogs,
+    /// R122: a leader does not heed a new min ISR.
+    KeepsMinIsr,
+    /// R176: a broker that is forgotten stays eligible.
+    UnregisterKeepsElr,
+    /// R186: partitions are added although the proposer saw another number of them.
+    GrowsUnfenced,
+    /// R187: a raised min ISR leaves proposals on their way that were made under the old one.
+    RaisesUnnoticed,
+    /// R190: an unclean election leaves those eligible who hold another history than its leader.
+    UncleanKeepsElr,
+    /// R192: whom an operator names leads, in sync or not, without the word that records may be lost.
+    NamesAnybody,
+    /// R194: anybody is elected where nobody complete is left, whatever the topic allows.
+    ElectsAnybody,
+    /// R196: a lowered min ISR leaves those eligible without whom the leader may commit now.
+    LoweringKeepsElr,
+    /// R272: retention deletes what is not committed yet.
+    RetainsNothing,
+    /// R274: DeleteRecords is answered before the other replicas have followed.
+    DeletesAlone,
+    /// D12: an unclean leader counts the loss from its watermark, not from the end of its log.
+    LosesFromWatermark,
+    /// D33: DeleteRecords is answered before the log start is in its checkpoint.
+    DeletesUnsaved,
     /// 1.4 G: a restart is judged by the ISR alone; members that do not answer any more count.
     RestartTrustsTheSilent,
     /// 1.4 G: a restart is safe as long as somebody can lead, whatever acks=all needs.
@@ -42,7 +72,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// Every flaw there is, in the order of the table that `sim -- flaws` prints.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 31] = [
         Self::TruncatesToWatermark,
         Self::IgnoresDivergence,
         Self::JoinsAtWatermark,
@@ -56,6 +86,21 @@ impl Flaw {
         Self::AnyAnswerEndsProposal,
         Self::AcksAcrossEpochs,
         Self::LastKnownNeedsNoProof,
+        Self::DeletesAboveWatermark,
+        Self::ForgetsLogStart,
+        Self::TakesOverLogs,
+        Self::KeepsMinIsr,
+        Self::UnregisterKeepsElr,
+        Self::GrowsUnfenced,
+        Self::RaisesUnnoticed,
+        Self::UncleanKeepsElr,
+        Self::NamesAnybody,
+        Self::ElectsAnybody,
+        Self::LoweringKeepsElr,
+        Self::RetainsNothing,
+        Self::DeletesAlone,
+        Self::LosesFromWatermark,
+        Self::DeletesUnsaved,
         Self::RestartTrustsTheSilent,
         Self::RestartForgetsMinIsr,
         Self::RestartForgetsTheQuorum,
@@ -77,6 +122,21 @@ impl Flaw {
             Self::AnyAnswerEndsProposal => "R252",
             Self::AcksAcrossEpochs => "R264",
             Self::LastKnownNeedsNoProof => "D30",
+            Self::DeletesAboveWatermark => "R5",
+            Self::ForgetsLogStart => "R14",
+            Self::TakesOverLogs => "R27",
+            Self::KeepsMinIsr => "R122",
+            Self::UnregisterKeepsElr => "R176",
+            Self::GrowsUnfenced => "R186",
+            Self::RaisesUnnoticed => "R187",
+            Self::UncleanKeepsElr => "R190",
+            Self::NamesAnybody => "R192",
+            Self::ElectsAnybody => "R194",
+            Self::LoweringKeepsElr => "R196",
+            Self::RetainsNothing => "R272",
+            Self::DeletesAlone => "R274",
+            Self::LosesFromWatermark => "D12",
+            Self::DeletesUnsaved => "D33",
             Self::RestartTrustsTheSilent => "G-silent",
             Self::RestartForgetsMinIsr => "G-min-isr",
             Self::RestartForgetsTheQuorum => "G-quorum",

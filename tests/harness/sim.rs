@@ -2,8 +2,8 @@
 //!
 //! One thread, one seed, one order of events. After every event every invariant that it may touch is checked
 //! (`sim/invariants`), and every event goes into the trace hash: same seed, same trace. Where to read: `World` here,
-//! what a seed draws in `sim/swarm.rs`, what goes wrong in `sim/faults.rs`, a broker in `sim/node.rs`, what clients
-//! conclude in `sim/workload.rs`, planted bugs in `sim/flaws.rs`.
+//! what a seed draws in `sim/swarm.rs`, what goes wrong in `sim/faults.rs`, what an operator does in `sim/operator.rs`, a
+//! broker in `sim/node.rs`, what clients conclude in `sim/workload.rs`, planted bugs in `sim/flaws.rs`.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,11 @@ pub mod gate;
 pub mod gate_states;
 pub mod invariants;
 mod keeping;
+pub mod lines;
 pub mod message;
 pub mod network;
 pub mod node;
+pub mod operator;
 pub mod quorum;
 pub mod rng;
 pub mod run;
@@ -33,6 +35,7 @@ use self::core::{Core, Counts, Event, Truth};
 use self::invariants::{Violation, must};
 use self::network::{Place, Way};
 use self::node::{End, Node};
+use self::operator::Operator;
 use self::quorum::Quorum;
 use self::rng::Rng;
 use self::swarm::{Shape, Swarm};
@@ -52,6 +55,7 @@ pub struct World {
     pub workload: Workload,
     /// Chooses what goes wrong.
     rng: Rng,
+    operator: Operator,
     /// Members that lost data and are not back in the ISR yet.
     lossy: std::collections::BTreeSet<(TopicPartition, BrokerId)>,
     /// Partitions of which more was lost at once than is promised to survive.
@@ -76,12 +80,22 @@ impl World {
             core.after(1_000 * id.0 as u64, Event::Start { broker: id });
         }
         let rng = core.rng.fork(4);
+        let operator = Operator::new(core.rng.fork(6));
         let mut quorum = Quorum::new(core.rng.fork(5), core.swarm.session_ms);
         quorum.form(&mut core);
         let workload = Workload::new(&mut core);
-        let mut world =
-            Self { core, nodes, quorum, workload, rng, lossy: Default::default(), beyond: Default::default() };
+        let mut world = Self {
+            core,
+            nodes,
+            quorum,
+            workload,
+            rng,
+            operator,
+            lossy: Default::default(),
+            beyond: Default::default(),
+        };
         world.schedule_faults();
+        world.schedule_acts();
         world
     }
 
@@ -170,9 +184,11 @@ impl World {
             Event::Client { client, timer } => self.workload.on_timer(&mut self.core, client, timer),
             Event::Controller(timer) => self.quorum.on_timer(&mut self.core, timer),
             Event::Fault(fault) => self.fault(fault),
+            Event::Act(act) => self.act(act),
         }
         self.give_producer_ids();
         self.strike_joins();
+        self.note_unclean_elections();
     }
 
     fn give_producer_ids(&mut self) {
@@ -300,5 +316,6 @@ fn code_of(event: &Event) -> u64 {
         Event::Client { client, .. } => 7 ^ u64::from(*client) << 8,
         Event::Controller(_) => 8,
         Event::Fault(_) => 9,
+        Event::Act(_) => 10,
     }
 }

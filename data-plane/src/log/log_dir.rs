@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::{BrokerEpoch, DirectoryId, IncarnationId, Offset, TopicId};
 use parking_lot::Mutex;
 
@@ -40,6 +41,13 @@ pub struct FoundLog {
     pub topic: Option<TopicId>,
     /// Of all its segments.
     pub bytes: u64,
+}
+
+impl FoundLog {
+    /// Whether it may be the log of this topic (R27): it says so, or it does not say.
+    pub fn is_of(&self, topic: TopicId) -> bool {
+        self.topic.is_none_or(|own| own == topic) || planted(Flaw::TakesOverLogs)
+    }
 }
 
 /// A locked log directory.
@@ -258,6 +266,19 @@ impl<D: Disk> LogDir<D> {
         let tables = &mut *self.tables.lock();
         tables.starts.now.extend(found.into_iter().filter(|(name, _)| !tables.saved_starts.contains(name)));
         tables.starts.write_if_changed(&self.disk, &self.path)
+    }
+
+    /// A log begins anew at `start`. Where the file says that it begins later it is put right before this returns: what
+    /// is appended next must not be taken for deleted.
+    pub(super) fn start_fell(&self, name: &LogName, start: Offset) -> io::Result<()> {
+        let tables = &mut *self.tables.lock();
+        self.starts_due.lock().retain(|(due, _)| due != name);
+        tables.starts.now.insert(name.clone(), start);
+        tables.saved_starts.insert(name.clone());
+        if tables.starts.written.get(name).is_some_and(|&written| written > start) {
+            tables.starts.write(&self.disk, &self.path)?;
+        }
+        Ok(())
     }
 
     /// Takes a log away at once: its directory is renamed `…-delete`. The log must not be used any more. Erase the path

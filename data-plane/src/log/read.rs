@@ -29,6 +29,10 @@ impl<D: Disk> Log<D> {
             let text = format!("offset {from} is outside {}..={} of {}", self.start, self.end, self.name);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
+        if self.segments.is_empty() {
+            // The disk failed while the log was being emptied.
+            return Err(io::Error::other(format!("{} has no file: its disk failed", self.name)));
+        }
         let bound = bound.min(self.end);
         let wanted = from < bound && (bytes_max > 0 || first_whole);
         let sources = if wanted { self.sources(from) } else { [None, None] };

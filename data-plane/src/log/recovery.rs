@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::{Offset, Timestamp, TopicId};
 
 use super::checkpoint::{self, NewerFormat};
@@ -174,6 +175,7 @@ fn assemble<D: Disk>(
         epochs_version: 1,
         epochs_synced: u64::from(parts.epochs_synced),
         is_new: false,
+        start_fell: false,
         unwritten_indexes: parts.unwritten_indexes,
         unwritten_snapshots: Vec::new(),
         snapshots: parts.snapshots,
@@ -227,7 +229,7 @@ fn belongs<D: Disk>(disk: &D, path: &Path, topic: TopicId, marks: &Marks) -> Res
     let text = checkpoint::read_text(disk, &file).map_err(failed)?.unwrap_or_default();
     match checkpoint::parse_partition_metadata(&text) {
         Err(NewerFormat(version)) => Err(OpenError::NewerFormat { file, version, known: checkpoint::VERSION }),
-        Ok(Some(stored)) if stored == topic => Ok(true),
+        Ok(Some(stored)) if stored == topic || planted(Flaw::TakesOverLogs) => Ok(true),
         Ok(Some(stored)) => Err(OpenError::InconsistentTopicId { directory: path.to_owned(), stored, expected: topic }),
         Ok(None) if !marks.clean && marks.recovery_point == Offset::ZERO => Ok(false),
         Ok(None) => {

@@ -1,5 +1,6 @@
 //! Which segments may go (R272). Pure.
 
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::{Offset, Timestamp};
 
 /// What retention needs to know of a segment.
@@ -39,7 +40,8 @@ pub fn plan_removal(
     let mut removable = 0;
     for (index, segment) in segments.iter().enumerate() {
         let last = index + 1 == segments.len();
-        if segment.end > high_watermark || (last && segment.bytes == 0) {
+        let committed = segment.end <= high_watermark || planted(Flaw::RetainsNothing);
+        if !committed || (last && segment.bytes == 0) {
             break;
         }
         let bytes_after = bytes_left - segment.bytes;

@@ -34,6 +34,8 @@ pub struct SyncJob<D: Disk> {
     pub(super) epochs: Option<String>,
     /// Names in the log's directory changed.
     pub(super) sync_names: bool,
+    /// The log begins anew, below where its checkpoint may say that it begins.
+    pub(super) start_fell: Option<Offset>,
     /// The log itself is new: its metadata and its name in the directory above.
     pub(super) is_new: bool,
     /// Make the next segment ready, with so many bytes reserved.
@@ -101,6 +103,9 @@ impl<D: Disk> SyncJob<D> {
         }
         if self.is_new {
             disk.sync_dir(self.dir.path())?;
+        }
+        if let Some(start) = self.start_fell {
+            self.dir.start_fell(&self.name, start)?;
         }
         // A log that was truncated meanwhile notes its own, lower point with the job that finishes the truncation.
         if self.truncations_now.load(Ordering::SeqCst) == self.stamp.truncations {

@@ -111,6 +111,7 @@ impl<D: Disk> Log<D> {
         self.names_version += 1;
         self.segments.push(Segment::empty(start, file, 0, created));
         self.unwritten_indexes.clear();
+        self.start_fell |= start < self.start;
         (self.start, self.end) = (start, start);
         self.flushed_end = self.flushed_end.min(start);
         self.recent.clear(start);

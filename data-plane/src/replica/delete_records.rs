@@ -3,6 +3,7 @@
 //! A follower saves the start that it takes over from its leader too, and tells the leader of no other: whichever replica
 //! leads next, and whoever is killed, what was said to be deleted stays away.
 
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::{Millis, Offset};
 
 use super::Replica;
@@ -67,7 +68,7 @@ impl<D: Disk> Replica<D> {
         let high_watermark = self.replication.high_watermark();
         let target = delete.before.unwrap_or(high_watermark);
         let view = self.log.view();
-        if target > high_watermark {
+        if target > high_watermark && !planted(Flaw::DeletesAboveWatermark) {
             let (start, end) = (view.start, high_watermark);
             return ReplicaReply::Refused(Refusal::OffsetOutOfRange { offset: target, start, end });
         }
@@ -88,7 +89,8 @@ impl<D: Disk> Replica<D> {
     /// Has a log start saved that moved since. What retention moved needs no saving: the files below are gone.
     pub(super) fn save_start(&mut self, out: &mut Outbox<D>) {
         let start = self.log.view().start;
-        if start == self.deletes.saved_start || self.deletes.saving {
+        // A truncation that is not finished may have to put the checkpoint right itself.
+        if start == self.deletes.saved_start || self.deletes.saving || !self.log.is_settled() {
             return;
         }
         if start < self.deletes.saved_start || start == self.log.first_base() {
@@ -117,7 +119,8 @@ impl<D: Disk> Replica<D> {
     fn deleted_up_to(&self, target: Offset) -> Option<Offset> {
         let leader = self.replication.leader().ok()?;
         let low_watermark = leader.low_watermark(&self.log.view())?;
-        (low_watermark >= target && self.deletes.saved_start >= target).then_some(low_watermark)
+        let saved = self.deletes.saved_start >= target || planted(Flaw::DeletesUnsaved);
+        (low_watermark >= target && saved).then_some(low_watermark)
     }
 
     /// After every event: who waited long enough?

@@ -218,7 +218,10 @@ impl Follower {
             return Verdict::Stale;
         }
         self.phase = Phase::Fetching;
-        if leader_end < view.end {
+        if leader_end < view.start {
+            // All of ours is of a history that was given up, and what lies below was deleted in that history only.
+            Verdict::TruncateFully { start: leader_start }
+        } else if leader_end < view.end {
             Verdict::Truncate { to: leader_end }
         } else if leader_start > view.end {
             Verdict::TruncateFully { start: leader_start }
@@ -364,6 +367,19 @@ mod tests {
             "no epoch at all: to the watermark"
         );
         assert_eq!(cut(&Numbers::new(&[(6, 5)], 10), diverging(1, 3)), 3, "all of ours is newer");
+    }
+
+    #[test]
+    fn a_log_that_begins_above_the_leaders_end_begins_anew_where_the_leaders_does() {
+        // What was deleted below 90 was deleted in a history that an unclean election gave up.
+        let mut log = Numbers::new(&[(4, 90)], 100);
+        log.start = Offset(90);
+        let mut follower = follower(100);
+        let asked = follower.fetch_point(&log.view());
+        let out_of_range = Answer::Error(ErrorCode::OffsetOutOfRange);
+        assert_eq!(follower.on_answer(&asked, out_of_range, &log.view()), Verdict::AskLeaderOffsets);
+        let verdict = follower.on_leader_offsets(&asked, Offset(20), Offset(83), &log.view());
+        assert_eq!(verdict, Verdict::TruncateFully { start: Offset(20) });
     }
 
     #[test]

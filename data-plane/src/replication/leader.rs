@@ -320,7 +320,7 @@ impl Leader {
             self.note_isr_change(before, cx);
             self.assign(state, cx.now);
         }
-        if state.partition_epoch >= self.partition_epoch {
+        if state.partition_epoch >= self.partition_epoch && !planted(Flaw::KeepsMinIsr) {
             self.min_isr = state.effective_min_isr(terms.config.min_isr);
         }
         self.advance(cx);
@@ -397,10 +397,16 @@ impl Leader {
         self.followers.iter_mut().filter(of_session).for_each(|follower| follower.progress.detach(leader_end));
     }
 
-    /// The lowest log start of the replicas that are alive, this one's included (R274).
+    /// The lowest log start of the replicas that are alive, this one's included (R274); `None` while one of them has not
+    /// said where its log begins: what a former process of it said counts no more.
     pub fn low_watermark(&self, view: &LogView<'_>) -> Option<Offset> {
-        let alive = |follower: &&Follower| self.peers.get(follower.id).is_some_and(|peer| peer.active);
-        let lowest = |low: Offset, follower: &Follower| follower.progress.log_start().map(|start| low.min(start));
+        let active = |id: BrokerId| self.peers.get(id).is_some_and(|peer| peer.active);
+        let alive = |follower: &&Follower| active(follower.id) && !planted(Flaw::DeletesAlone);
+        let lowest = |low: Offset, follower: &Follower| {
+            let present = self.peers.get(follower.id).map(|peer| peer.epoch);
+            let told = follower.progress.log_start().filter(|_| follower.progress.broker_epoch() == present);
+            told.map(|start| low.min(start))
+        };
         self.followers.iter().filter(alive).try_fold(view.start, lowest)
     }
 

@@ -9,6 +9,7 @@ use super::draft::Draft;
 use super::election::{Live, Policy};
 use super::transition::Transition;
 use crate::controller::{Answer, FencedBroker, KnownWatermark, Refusal};
+use crate::flaws::{Flaw, planted};
 use crate::image::{BrokerRegistration, BrokerState, Change, Evidence, MetadataImage, PartitionState, ShrinkReason};
 
 mod registration;
@@ -177,9 +178,10 @@ pub(super) fn unregister(draft: &mut Draft, broker: BrokerId) -> Result<Answer, 
         return Err(Refusal::NotFenced(broker));
     }
     draft.push(Change::BrokerRemoved(broker));
+    let eligible = planted(Flaw::UnregisterKeepsElr);
     let departure = Departure {
         gone: BTreeMap::new(),
-        lost: BTreeSet::from([broker]),
+        lost: if eligible { BTreeSet::new() } else { BTreeSet::from([broker]) },
         forgotten: Some(broker),
         reason: ShrinkReason::BrokerFenced,
         watermarks: BTreeMap::new(),

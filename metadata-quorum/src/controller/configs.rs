@@ -12,6 +12,7 @@ use super::draft::Draft;
 use super::election::{Live, Policy};
 use super::transition::Transition;
 use crate::controller::{AlterConfigs, Answer, ConfigAction, ConfigOperation, ConfigResource, Refusal};
+use crate::flaws::{Flaw, planted};
 use crate::image::topic_config::{ConfigFault, ConfigFaults, ConfigType, unknown_key};
 use crate::image::{Change, Topic, TopicConfig, broker_config};
 
@@ -209,11 +210,15 @@ fn reconfigure(draft: &mut Draft, topic: &Topic, config: TopicConfig, live: &Liv
             step.elect(live, Policy::AsConfigured, false);
         } else if after < before {
             // R196: from now on the leader may commit without them.
-            step.after.elr.clear();
+            if !planted(Flaw::LoweringKeepsElr) {
+                step.after.elr.clear();
+            }
         } else if after > before {
             // A leader that does not know the new minimum yet may commit with fewer than it says. A proposal it made
             // until then must not put those it leaves behind into the ELR, so it is made stale.
-            step.touch();
+            if !planted(Flaw::RaisesUnnoticed) {
+                step.touch();
+            }
         }
         step.finish(draft, None);
     }

@@ -66,7 +66,7 @@ pub(super) fn candidate(state: &PartitionState, live: &Live, unclean: bool) -> O
     {
         return Some((leader, LeaderReason::Elr));
     }
-    if !unclean && !planted(Flaw::LastKnownNeedsNoProof) {
+    if !unclean && !planted(Flaw::LastKnownNeedsNoProof) && !planted(Flaw::ElectsAnybody) {
         return None;
     }
     if state.isr.is_empty()
@@ -75,7 +75,7 @@ pub(super) fn candidate(state: &PartitionState, live: &Live, unclean: bool) -> O
     {
         return Some((leader, LeaderReason::LastKnown));
     }
-    if !unclean {
+    if !unclean && !planted(Flaw::ElectsAnybody) {
         return None;
     }
     first(&state.replicas).map(|leader| (leader, LeaderReason::Unclean))
@@ -178,7 +178,7 @@ fn elect_one_chosen(draft: &mut Draft, election: &ChosenElection, live: &Live) -
         return Err(Refusal::LeaderNotActive(leader));
     }
     let clean = is_clean(state, leader);
-    if !clean && !election.accept_loss {
+    if !clean && !election.accept_loss && !planted(Flaw::NamesAnybody) {
         return Err(Refusal::LossNotAccepted(leader));
     }
     let mut step = Transition::new(at, topic, state);

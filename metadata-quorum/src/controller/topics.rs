@@ -8,6 +8,7 @@ use highwater_wire::{BrokerId, DirectoryId, LeaderEpoch, PartitionEpoch, TopicId
 
 use super::draft::Draft;
 use crate::controller::{AddPartitions, Answer, CreateTopic, Refusal};
+use crate::flaws::{Flaw, planted};
 use crate::image::{
     Change, ChangeKind, Inherited, LeaderReason, LeaderRecovery, MetadataImage, PartitionState, TopicConfig,
 };
@@ -120,7 +121,7 @@ pub(super) fn grow(draft: &mut Draft, growth: &AddPartitions) -> Result<Answer, 
     let topic = image.topics.get(&growth.topic).ok_or(Refusal::UnknownTopicId(growth.topic))?;
     let present = topic.partitions.len();
     let first = usize::try_from(growth.first_partition).unwrap_or(usize::MAX);
-    if first != present || growth.assignments.is_empty() {
+    if first != present && !planted(Flaw::GrowsUnfenced) || growth.assignments.is_empty() {
         let there = topic.partitions.get(first..first.saturating_add(growth.assignments.len())).unwrap_or_default();
         if !there.is_empty() && there.iter().map(|state| &state.replicas).eq(&growth.assignments) {
             return Ok(Answer::Done);

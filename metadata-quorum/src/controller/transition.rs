@@ -9,6 +9,7 @@ use highwater_wire::{BrokerId, LeaderEpoch, Offset, TopicPartition};
 use super::draft::Draft;
 use super::election::{Live, Policy, candidate};
 use super::loss::{last_watermark, leads_uncleanly};
+use crate::flaws::{Flaw, planted};
 use crate::image::{
     ChangeKind, Evidence, ExpandReason, LeaderReason, LeaderRecovery, PartitionChange, PartitionState, ShrinkReason,
     Topic, TopicConfig,
@@ -135,8 +136,19 @@ impl<'a> Transition<'a> {
         self.after.leader_epoch = LeaderEpoch(self.before.leader_epoch.0 + 1);
     }
 
+    fn elected_uncleanly(&self) -> bool {
+        let unclean = |kind: &ChangeKind| {
+            matches!(kind, ChangeKind::Leader { reason: LeaderReason::Unclean | LeaderReason::LastKnown, .. })
+        };
+        self.kinds.iter().any(unclean)
+    }
+
     /// Hands a changed state to the draft, one partition epoch further; `false`: nothing changed.
     pub fn finish(mut self, draft: &mut Draft, requested_by: Option<BrokerId>) -> bool {
+        if draft.rules >= 3 && self.elected_uncleanly() && !planted(Flaw::UncleanKeepsElr) {
+            // Whoever was eligible holds what the new leader lacks, perhaps, and neither may lead after the other by right.
+            self.after.elr.clear();
+        }
         if self.after == *self.before && !self.touched {
             return false;
         }

@@ -9,6 +9,7 @@ use std::time::Instant;
 use clap::{Parser, Subcommand};
 use highwater_tests::sim::flaws::{Flaw, hunt};
 use highwater_tests::sim::run::{Plan, Totals, run_seed};
+use highwater_tests::sim::swarm::{ANY, UNATTENDED};
 use highwater_tests::sim::trace::{Verbose, last_lines};
 use highwater_wire::Millis;
 
@@ -38,6 +39,9 @@ enum Verb {
         /// Threads; default: all cores.
         #[arg(long)]
         threads: Option<usize>,
+        /// Without the operator: faults only.
+        #[arg(long)]
+        unattended: bool,
     },
     /// Plant each known bug and run ordinary seeds until it is caught. Exit 1 unless all are, or all but the known holes.
     Flaws {
@@ -62,6 +66,9 @@ enum Verb {
         /// Only the last lines.
         #[arg(long)]
         last: Option<usize>,
+        /// Without the operator: faults only.
+        #[arg(long)]
+        unattended: bool,
     },
 }
 
@@ -82,25 +89,34 @@ thread_local! {
 
 fn main() -> ExitCode {
     match Arguments::parse().verb {
-        Verb::Run { seeds, seconds, all, threads } => run(seeds, seconds, all, threads),
+        Verb::Run { seeds, seconds, all, threads, unattended } => {
+            run(seeds, &planned(seconds, unattended), all, threads)
+        }
         Verb::Flaws { seeds, only: Some(rule), .. } => hunt_one(&rule, seeds),
         Verb::Flaws { seeds, only: None, known_holes } => hunt_all(seeds, &known_holes),
-        Verb::Replay { seed, seconds, flaw, last } => replay(seed, seconds, flaw.as_deref(), last),
+        Verb::Replay { seed, seconds, flaw, last, unattended } => {
+            replay(seed, planned(seconds, unattended), flaw.as_deref(), last)
+        }
     }
 }
 
-fn run(seeds: std::ops::Range<u64>, seconds: u64, all: bool, threads: Option<usize>) -> ExitCode {
+fn planned(seconds: u64, unattended: bool) -> Plan {
+    let shape = if unattended { UNATTENDED } else { ANY };
+    Plan { shape, time: Millis(seconds * 1_000), ..Plan::usual() }
+}
+
+fn run(seeds: std::ops::Range<u64>, plan: &Plan, all: bool, threads: Option<usize>) -> ExitCode {
+    let shown = plan.clone();
     // Shipped assertions end the process in a release build: say first which seed it was.
     panic::set_hook(Box::new(move |info| {
         let seed = SEED.get();
         eprintln!("seed {seed}: an assertion of the product failed: {info}");
         if !all {
-            show_trace(seed, seconds);
+            show_trace(seed, &shown);
         }
         std::process::exit(1);
     }));
     let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
-    let plan = Plan { time: Millis(seconds * 1_000), ..Plan::usual() };
     let next = AtomicU64::new(seeds.start);
     let stop = AtomicBool::new(false);
     let began = Instant::now();
@@ -116,7 +132,7 @@ fn run(seeds: std::ops::Range<u64>, seconds: u64, all: bool, threads: Option<usi
                             break;
                         }
                         SEED.set(seed);
-                        let outcome = run_seed(seed, &plan);
+                        let outcome = run_seed(seed, plan);
                         if let Some(violation) = &outcome.violation {
                             println!("seed {seed}: {violation}");
                             stop.fetch_or(!all, Ordering::Relaxed);
@@ -135,7 +151,7 @@ fn run(seeds: std::ops::Range<u64>, seconds: u64, all: bool, threads: Option<usi
     if let Some((seed, _)) = totals.violations.first()
         && !all
     {
-        show_trace(*seed, seconds);
+        show_trace(*seed, plan);
     }
     let counts = &totals.counts;
     let cpu_seconds = began.elapsed().as_secs_f64() * threads.min(totals.seeds as usize).max(1) as f64;
@@ -156,20 +172,29 @@ fn run(seeds: std::ops::Range<u64>, seconds: u64, all: bool, threads: Option<usi
         "elr_elections": counts.elr_elections,
         "diverging_fetches": counts.diverging,
         "topics": counts.topics,
+        "acts": counts.acts,
+        "unclean_elections": counts.unclean_elections,
+        "lossy_elections": counts.lossy_elections,
+        "deletes_answered": counts.deletes_answered,
+        "losses_told": counts.losses_told,
     });
     println!("{line}");
     if totals.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Runs a seed again in a process of its own and shows how it ended.
-fn show_trace(seed: u64, seconds: u64) {
+fn show_trace(seed: u64, plan: &Plan) {
     let Ok(program) = std::env::current_exe() else { return };
     let mut replay = Command::new(program);
-    replay.args(["replay", &seed.to_string(), "--seconds", &seconds.to_string(), "--last", &LINES_SHOWN.to_string()]);
+    let seconds = (plan.time.0 / 1_000).to_string();
+    replay.args(["replay", &seed.to_string(), "--seconds", &seconds, "--last", &LINES_SHOWN.to_string()]);
+    if plan.shape.unattended {
+        replay.arg("--unattended");
+    }
     let _shown = replay.status();
 }
 
-fn replay(seed: u64, seconds: u64, flaw: Option<&str>, last: Option<usize>) -> ExitCode {
+fn replay(seed: u64, plan: Plan, flaw: Option<&str>, last: Option<usize>) -> ExitCode {
     panic::set_hook(Box::new(move |info| {
         if let Some(last) = last {
             last_lines(last).iter().for_each(|line| println!("{line}"));
@@ -186,7 +211,7 @@ fn replay(seed: u64, seconds: u64, flaw: Option<&str>, last: Option<usize>) -> E
         }
     };
     let verbose = if last.is_some() { Verbose::Keep } else { Verbose::Print };
-    let plan = Plan { time: Millis(seconds * 1_000), flaw, verbose, ..Plan::usual() };
+    let plan = Plan { flaw, verbose, ..plan };
     let outcome = run_seed(seed, &plan);
     if let Some(last) = last {
         last_lines(last).iter().for_each(|line| println!("{line}"));

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use highwater_quorum::image::PartitionState;
 use highwater_wire::{BrokerId, TopicPartition};
 
+use super::lines::Lines;
+
 /// One stored batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
@@ -144,6 +146,12 @@ pub struct ReplicaBook {
     pub former: Vec<Former>,
     /// Entries of the epoch history when it was last compared with the log.
     pub epochs_seen: usize,
+    /// The line of committed records (its first leader epoch) that it was seen to hold.
+    pub line: i32,
+    /// It was opened since lines were cut: its watermark may be of a former one.
+    pub unsettled: bool,
+    /// Its log start was counted for an answer to DeleteRecords: it never falls below that again.
+    pub owes_start: i64,
 }
 
 /// A partition: what was ever committed, and who holds it.
@@ -160,8 +168,10 @@ pub struct PartitionBook {
     pub min_isr: usize,
     pub flushes_each: bool,
     pub deletes_old: bool,
-    /// A leader was elected that need not be complete: the promises of clean elections are off.
-    pub unclean: bool,
+    /// What unclean elections took back.
+    pub lines: Lines,
+    /// Everything below was deleted by DeleteRecords, and said to be.
+    pub deleted_to: i64,
     /// The committed records by offset, from 0 on.
     pub serials: Vec<u64>,
     /// Serial of a record of an idempotent producer → its committed offset.
@@ -188,6 +198,14 @@ impl PartitionBook {
             return true;
         }
         replica.mirror.chain_at(end).is_some_and(|chain| Some(chain) == self.committed.chain_at(end))
+    }
+
+    /// The fingerprint of everything below `offset`, where it is known: of what is committed, or as the leader of this epoch
+    /// holds it.
+    pub fn known_chain(&self, offset: i64, leader_epoch: i32) -> Option<u64> {
+        let leader = self.leaders.get(&leader_epoch).and_then(|(leader, _)| self.replicas.get(leader));
+        let led = || leader.and_then(|leader| leader.mirror.chain_at(offset));
+        self.committed.chain_at(offset).or_else(led)
     }
 
     /// The log of a broker that a leader counts when it counts the process with this broker epoch, and up to where it is
@@ -223,6 +241,10 @@ pub struct Book {
     pub contents: BTreeMap<u32, Content>,
     /// Serials that were refused for good and may never be seen (H4).
     pub refused: std::collections::BTreeSet<u64>,
+    /// Partitions of which an operator said, in the entry that is being decided, that their records may be lost.
+    pub may_lose: std::collections::BTreeSet<TopicPartition>,
+    /// Elected uncleanly since somebody last looked.
+    pub elected_uncleanly: Vec<TopicPartition>,
 }
 
 /// One replica as it is after an event.
@@ -244,6 +266,8 @@ pub struct Look<'a> {
     /// Epoch and first offset.
     pub epochs: &'a [(i32, i64)],
     pub isr: &'a [BrokerId],
+    /// As the image says that this broker has acted on.
+    pub min_isr: usize,
     pub maximal_isr: &'a [BrokerId],
     /// Followers' ends as the leader believes them, with the broker epoch of the fetch that said so.
     pub believed: &'a [(BrokerId, i64, i64)],

@@ -52,6 +52,7 @@ pub enum Event {
     },
     Controller(ControllerTimer),
     Fault(Fault),
+    Act(super::operator::Act),
 }
 
 /// Timers inside a broker's process.
@@ -159,6 +160,14 @@ pub struct Counts {
     pub expansions_refused: u64,
     pub diverging: u64,
     pub topics: u64,
+    /// What the operator did.
+    pub acts: u64,
+    pub unclean_elections: u64,
+    /// … after which committed records were missing.
+    pub lossy_elections: u64,
+    pub deletes_answered: u64,
+    /// Losses written into the history.
+    pub losses_told: u64,
 }
 
 /// A leader wants a follower in the ISR and tells the controller now.

@@ -197,16 +197,27 @@ impl World {
         }
         self.core.fault(|| format!("b{broker} ends: {end:?}, back in {} ms", restart_after / 1_000));
         if loses {
-            for (&at, partition) in &self.core.book.partitions {
-                if is_assigned(partition, broker) {
-                    self.lossy.insert((at, broker));
-                }
-            }
+            self.note_lossy(broker);
         }
         if let Some(node) = self.nodes.get_mut(&broker) {
             node.end(&mut self.core, end);
         }
         self.core.after(restart_after, Event::Start { broker });
+    }
+
+    /// What a broker holds does not count any more, until it is in the ISR again.
+    pub(super) fn note_lossy(&mut self, broker: BrokerId) {
+        let assigned = self.core.book.partitions.iter().filter(|(_, partition)| is_assigned(partition, broker));
+        self.lossy.extend(assigned.map(|(&at, _)| (at, broker)));
+    }
+
+    /// After an unclean election only its leader holds what counts, until others have caught up with it.
+    pub(super) fn note_unclean_elections(&mut self) {
+        while let Some(at) = self.core.book.elected_uncleanly.pop() {
+            let Some(state) = self.quorum.image.partition(at) else { continue };
+            let others = state.replicas.iter().filter(|id| state.leader != Some(**id));
+            self.lossy.extend(others.map(|id| (at, *id)));
+        }
     }
 
     /// Members that lost something and have caught up since count no more.
@@ -221,7 +232,7 @@ impl World {
         });
     }
 
-    fn may_lose(&mut self, broker: BrokerId) -> bool {
+    pub(super) fn may_lose(&mut self, broker: BrokerId) -> bool {
         self.settle_losses();
         let budget = self.core.swarm.budget;
         if budget == Budget::None {
@@ -405,7 +416,7 @@ impl World {
     }
 
     /// The quorum may place a new topic on a broker of which it does not know yet that it lost everything.
-    fn note_losses_before(&mut self, number: usize) {
+    pub(super) fn note_losses_before(&mut self, number: usize) {
         let Some(topic) = self.quorum.image.topic_named(&format!("topic{number}")) else { return };
         for (partition, state) in (0i32..).zip(&topic.partitions) {
             let at = TopicPartition::new(topic.id, partition);

@@ -3,13 +3,16 @@
 //! Checks are incremental: only the replica, or the partition, that an event touched is looked at, and of its log only
 //! what is new. They look at the product from outside and never change it.
 
+pub mod added_partitions;
 pub mod consistent_read;
+pub mod deleted_records;
 pub mod joining;
 pub mod leader_candidate_completeness;
 pub mod leader_completeness;
 pub mod log_matching;
 pub mod monotonic_epochs;
 pub mod replication_quorum_superset;
+pub mod reported_loss;
 pub mod valid_isr_and_elr;
 
 /// A broken rule.

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use highwater_quorum::MetadataImage;
-use highwater_quorum::image::{LeaderRecovery, PartitionState, TopicConfig};
+use highwater_quorum::image::{ChangeKind, LeaderReason, PartitionChange, PartitionState, TopicConfig};
 use highwater_wire::{BrokerId, TopicPartition};
 
 use super::book::{Book, Former, Look, Mirror, PartitionBook, ReplicaBook};
 use super::core::Counts;
 use super::invariants::{
-    Verdict, consistent_read, joining, leader_candidate_completeness, leader_completeness, log_matching,
-    monotonic_epochs, replication_quorum_superset, valid_isr_and_elr,
+    Verdict, consistent_read, deleted_records, joining, leader_candidate_completeness, leader_completeness,
+    log_matching, monotonic_epochs, replication_quorum_superset, reported_loss, valid_isr_and_elr,
 };
 use super::node::End;
+
+/// The built-in `retention.ms`: nothing is that old in a simulation.
+const WEEK_MS: u64 = 604_800_000;
 
 /// A batch as read from a log: base, end, epoch, checksum.
 pub type Read = (i64, i64, i32, u32);
@@ -32,6 +35,9 @@ impl Book {
                 End::PowerLoss => held.min(replica.flushed_end),
                 End::Wiped => 0,
             };
+            if end == End::Wiped {
+                replica.owes_start = 0;
+            }
             replica.alive = false;
             replica.leads = false;
         }
@@ -52,9 +58,13 @@ impl Book {
             return Ok(());
         };
         log_matching::reopened(look, before, &now)?;
+        deleted_records::reopened(look, before)?;
         let mut now = now;
         now.leader_epoch = before.leader_epoch;
         now.partition_epoch = before.partition_epoch;
+        now.line = before.line;
+        now.unsettled = partition.lines.since > 0;
+        now.owes_start = if look.end == look.start { 0 } else { before.owes_start };
         now.former.clone_from(&before.former);
         now.former.push(Former {
             broker_epoch: before.broker_epoch,
@@ -84,11 +94,16 @@ impl Book {
         let mut cut = false;
         match new {
             Some(new) => {
+                let moved = new.first().map(|first| first.0).filter(|base| {
+                    let mirror = &partition.replicas[&look.broker].mirror;
+                    mirror.batches.is_empty() && *base != mirror.origin
+                });
+                let chain = moved.and_then(|base| partition.known_chain(base, look.leader_epoch)).unwrap_or(0);
                 let mirror = &mut partition.replicas.get_mut(&look.broker).expect("looked up above").mirror;
+                if let Some(base) = moved {
+                    *mirror = Mirror::starting(base, chain);
+                }
                 for (base, end, epoch, crc) in new {
-                    if mirror.batches.is_empty() && base != mirror.origin {
-                        *mirror = Mirror::starting(base, partition.committed.chain_at(base).unwrap_or(0));
-                    }
                     mirror.push(base, end, epoch, crc);
                 }
             }
@@ -100,6 +115,9 @@ impl Book {
         }
         let partition = self.partition(at);
         monotonic_epochs::at_broker(look, partition)?;
+        if let Some(replica) = partition.replicas.get(&look.broker) {
+            deleted_records::start_moved(look, replica)?;
+        }
         leader_completeness::watermark_rises(look, partition)?;
         let replica = &partition.replicas[&look.broker];
         if renewed || cut || took_over {
@@ -113,8 +131,11 @@ impl Book {
         // One that took an old epoch, late, commits nothing any more.
         let current = partition.quorum.as_ref().is_none_or(|state| state.leader_epoch.0 <= look.leader_epoch);
         if took_over && current {
-            leader_completeness::took_over(look, partition)?;
+            self.begin_line(look, counts);
+            leader_completeness::took_over(look, self.partition(at))?;
+            deleted_records::took_over(look, self.partition(at))?;
         }
+        let partition = self.partition(at);
         {
             let replica = partition.replicas.get_mut(&look.broker).expect("looked up above");
             replica.truncations = look.truncations;
@@ -142,16 +163,45 @@ impl Book {
             }
             replication_quorum_superset::maximal_isr(look, partition)?;
             log_matching::believed_ends(look, partition)?;
-            if look.high_watermark > partition.committed.end() {
+            if look.leader_epoch < partition.lines.since {
+                let batches = partition.replicas[&look.broker].mirror.between(before_watermark, look.high_watermark);
+                let batches = batches.to_vec();
+                let Self { partitions, contents, .. } = self;
+                if let Some(partition) = partitions.get_mut(&at) {
+                    partition.committed_in_vain(&batches, contents);
+                }
+            } else if look.high_watermark > partition.committed.end() {
                 self.commit(look)?;
             }
         }
         let partition = self.partition(at);
-        leader_completeness::watermark_was_reached(look, partition)?;
-        if renewed && !partition.unclean {
-            log_matching::below_watermark(look, partition)?;
+        let line = partition.lines.since;
+        let as_line = leader_completeness::watermark_was_reached(look, partition).and_then(|()| {
+            // It may have moved on with the line without anything of its own changing.
+            let moves_on = partition.replicas[&look.broker].line != line;
+            if renewed || moves_on { log_matching::below_watermark(look, partition) } else { Ok(()) }
+        });
+        let replica = partition.replicas.get_mut(&look.broker).expect("looked up above");
+        if replica.line == line && !replica.unsettled {
+            return as_line;
+        }
+        // A replica of a line that was cut off holds what it held, until it is brought into the present one.
+        if as_line.is_ok() && look.leader_epoch >= line {
+            (replica.line, replica.unsettled) = (line, false);
         }
         Ok(())
+    }
+
+    /// If the new leader was elected uncleanly: what it lacks is gone.
+    fn begin_line(&mut self, look: &Look<'_>, counts: &mut Counts) {
+        let Self { partitions, contents, .. } = self;
+        let Some(partition) = partitions.get_mut(&look.at) else { return };
+        if !partition.lines.unproved.remove(&look.broker) {
+            return;
+        }
+        let Some(leader) = partition.replicas.get(&look.broker).cloned() else { return };
+        let loss = partition.begin_line(&leader, look.leader_epoch, contents);
+        counts.lossy_elections += u64::from(loss.from < loss.committed_end);
     }
 
     /// A truncation of a replica stopped half-way, with its disk.
@@ -171,8 +221,12 @@ impl Book {
         for batch in batches {
             let partition = self.partition(look.at);
             if partition.committed.end() < batch.base {
-                // Only with records that a leader deleted before anybody counted them.
-                partition.committed = Mirror::starting(batch.base, 0);
+                // Only with records that a leader deleted before anybody counted them, or of a line that was cut off.
+                let chain = partition.known_chain(batch.base, look.leader_epoch).unwrap_or(0);
+                for below in std::mem::replace(&mut partition.committed, Mirror::starting(batch.base, chain)).batches {
+                    partition.lines.remember(&below);
+                }
+                partition.serials.resize(usize::try_from(batch.base).unwrap_or(0), 0);
             }
             partition.committed.push(batch.base, batch.end, batch.epoch, batch.crc);
             consistent_read::committed(look.at, self, &batch)?;
@@ -184,7 +238,7 @@ impl Book {
         let partition = self.partition(look.at);
         let origin = whole.first().map_or(look.start, |first| first.0);
         // What lay below is not held here any more; what it ought to have been is known.
-        let known = partition.committed.chain_at(origin);
+        let known = partition.known_chain(origin, look.leader_epoch);
         let chain = known.or_else(|| partition.replicas[&look.broker].mirror.chain_at(origin)).unwrap_or(0);
         let mut mirror = Mirror::starting(origin, chain);
         for (base, end, epoch, crc) in whole {
@@ -192,10 +246,11 @@ impl Book {
         }
         let before = &partition.replicas[&look.broker].mirror;
         let agreed = before.agrees_up_to(&mirror, before.end().min(mirror.end()));
-        if !partition.unclean {
-            log_matching::truncation(look, partition, agreed.min(mirror.end()))?;
-        }
-        partition.replicas.get_mut(&look.broker).expect("looked up by the caller").mirror = mirror;
+        log_matching::truncation(look, partition, agreed.min(mirror.end()))?;
+        let replica = partition.replicas.get_mut(&look.broker).expect("looked up by the caller");
+        replica.mirror = mirror;
+        // What begins anew may begin below what another history had deleted.
+        replica.owes_start = replica.owes_start.min(look.start);
         Ok(())
     }
 
@@ -208,11 +263,16 @@ impl Book {
         image: &MetadataImage,
         counts: &mut Counts,
     ) -> Verdict {
+        let allowed = config.unclean_election || self.may_lose.contains(&at);
+        let unclean = unclean_election(at, image);
+        self.elected_uncleanly.extend(unclean.filter(|_| allowed).map(|_| at));
         let partition = self.partition(at);
         let before = partition.quorum.replace(state.clone());
         partition.min_isr = state.effective_min_isr(config.min_isr);
-        partition.flushes_each = config.flush_messages == 1;
-        partition.deletes_old = config.retention_bytes.is_some();
+        let flushes_each = config.flush_messages == 1;
+        // D23 holds for what was appended once everybody flushes: a switch is not followed here.
+        partition.flushes_each = flushes_each && (before.is_none() || partition.flushes_each);
+        partition.deletes_old |= config.retention_bytes.is_some() || config.retention_ms.is_some_and(|ms| ms < WEEK_MS);
         monotonic_epochs::at_quorum(at, before.as_deref(), state)?;
         if let Some(before) = &before {
             if before.leader != state.leader && state.leader.is_some() {
@@ -221,13 +281,28 @@ impl Book {
             }
             counts.isr_changes += u64::from(before.isr != state.isr);
         }
-        if state.recovery == LeaderRecovery::Recovering {
-            // Only where the topic allows it, which no simulated topic does, or with proof (D30).
-            let leader = state.leader.or_else(|| state.isr.first().copied());
-            let complete = leader.is_none_or(|leader| partition.is_complete(leader));
-            super::invariants::must(complete, "D30", || {
-                format!("{at}: {leader:?} was elected though it lacks committed records: {state:?}")
+        if let Some(before) = &before {
+            partition.lines.settle(before, state);
+        }
+        if let Some(reason) = unclean {
+            // Only where the topic allows it, by an operator's word, or with proof (D30).
+            let complete = state.leader.is_none_or(|leader| partition.is_complete(leader));
+            super::invariants::must(allowed || complete, "D30", || {
+                format!(
+                    "{at}: {:?} was elected ({reason:?}) though it lacks committed records: {state:?}",
+                    state.leader
+                )
             })?;
+            if allowed {
+                counts.unclean_elections += 1;
+                partition.lines.unproved.extend(state.leader);
+            }
+        }
+        for change in newest_changes(at, image) {
+            if let ChangeKind::DataLoss { from, known } = change.kind {
+                counts.losses_told += 1;
+                reported_loss::told(at, state, from, known, partition)?;
+            }
         }
         valid_isr_and_elr::partition(at, state, partition.min_isr, image)?;
         if let Some(before) = &before {
@@ -236,4 +311,16 @@ impl Book {
         leader_candidate_completeness::members(at, partition)?;
         leader_candidate_completeness::last_known(at, partition, image)
     }
+}
+
+/// What the newest entry did to this partition, newest first.
+fn newest_changes(at: TopicPartition, image: &MetadataImage) -> impl Iterator<Item = &PartitionChange> {
+    image.history_of(at).iter().rev().take_while(|change| change.index == image.version.0).map(Arc::as_ref)
+}
+
+/// Whether the newest entry elected a leader of this partition that need not be complete, and how.
+fn unclean_election(at: TopicPartition, image: &MetadataImage) -> Option<LeaderReason> {
+    newest_changes(at, image)
+        .filter_map(|change| if let ChangeKind::Leader { reason, .. } = change.kind { Some(reason) } else { None })
+        .find(|reason| matches!(reason, LeaderReason::Unclean | LeaderReason::LastKnown))
 }

@@ -43,6 +43,18 @@ pub enum Message {
         result: Result<Option<Offset>, ErrorCode>,
     },
 
+    /// An operator's DeleteRecords; `before`: `None` for all that is committed.
+    Delete {
+        call: Call,
+        at: TopicPartition,
+        before: Option<Offset>,
+        timeout_ms: u64,
+    },
+    Deleted {
+        call: Call,
+        result: Result<Offset, ErrorCode>,
+    },
+
     /// A follower's round: what is asked anew, and what no more; the rest stays as it was (KIP-227).
     Fetch {
         call: Call,
@@ -148,6 +160,8 @@ impl Message {
                 hash.rotate_left(3) ^ c.partition_epoch.0 as u64 ^ c.isr.len() as u64
             }),
             Self::Altered { call, .. } => 0x1000 ^ (call << 16),
+            Self::Delete { call, before, .. } => 0x1200 ^ (call << 16) ^ before.map_or(77, |o| o.0 as u64),
+            Self::Deleted { call, result } => 0x1300 ^ (call << 16) ^ result.as_ref().map_or(77, |o| o.0 as u64),
             Self::Suspect { broker, .. } => 0x1100 ^ broker.0 as u64,
         }
     }

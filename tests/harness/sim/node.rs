@@ -15,18 +15,20 @@ use highwater_data::replica::Replica;
 use highwater_data::replica::message::{Outbox, Output, ReplicaReply, ReplicaRequest, Ticket};
 use highwater_quorum::MetadataImage;
 use highwater_quorum::controller::{DataClaim, IsrProposal, IsrReason};
-use highwater_wire::{BrokerEpoch, BrokerId, ClusterId, DirectoryId, IncarnationId, TopicPartition};
+use highwater_wire::{BrokerEpoch, BrokerId, ClusterId, DirectoryId, IncarnationId, Offset, TopicPartition};
 
 use super::core::{Core, Event, Join, NodeTimer, Truth};
 use super::message::{Call, Message};
 use super::network::{Link, Packet, Place, Way};
 use super::trace::Verbose;
 
+mod deleting;
 mod following;
 pub mod lifecycle;
 mod looking;
 mod serving;
 
+use deleting::WaitingDelete;
 use following::Fetcher;
 pub use lifecycle::Phase;
 use serving::{Session, WaitingProduce};
@@ -95,9 +97,12 @@ pub struct Process {
     fetchers: BTreeMap<BrokerId, Fetcher>,
     sessions: BTreeMap<Link, Session>,
     waiting: BTreeMap<Ticket, WaitingProduce>,
+    deleting: BTreeMap<Ticket, WaitingDelete>,
     proposals: BTreeMap<TopicPartition, IsrProposal>,
     alter: Option<(Call, Vec<IsrProposal>)>,
     lost: Vec<TopicPartition>,
+    /// What the controller was told of watermarks (D12).
+    reported: BTreeMap<TopicPartition, Offset>,
     registering: Option<Call>,
     heartbeat: Option<Call>,
     next_id: u64,
@@ -245,9 +250,11 @@ impl Process {
             fetchers: BTreeMap::new(),
             sessions: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            deleting: BTreeMap::new(),
             proposals: BTreeMap::new(),
             alter: None,
             lost: Vec::new(),
+            reported: BTreeMap::new(),
             registering: None,
             heartbeat: None,
             next_id: 0,
@@ -304,6 +311,9 @@ impl Process {
 
     fn deliver(&mut self, core: &mut Core, at: TopicPartition, output: Output<SimDisk>) {
         match output {
+            Output::Reply(ticket, reply) if self.deleting.contains_key(&ticket) => {
+                self.answer_delete(core, at, ticket, &reply);
+            }
             Output::Reply(ticket, reply) => self.answer_produce(core, at, ticket, &reply),
             Output::Wake { waiter, urgent } => self.wake(core, at, waiter, urgent),
             Output::ProposeIsr(proposal) => {
@@ -364,6 +374,9 @@ impl Process {
             Message::Latest { call, at, leader_epoch } => {
                 let result = self.on_latest(core, at, leader_epoch);
                 core.send(link, Way::Back, generation, Message::LatestAnswer { call, result });
+            }
+            Message::Delete { call, at, before, timeout_ms } => {
+                self.on_delete(core, (link, generation, call), at, before, timeout_ms);
             }
             Message::Fetch { call, broker, epoch, points, forget } => {
                 self.on_fetch(core, link, generation, call, broker, epoch, (points, forget));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use highwater_quorum::client::{Heartbeat, HeartbeatAnswer};
 use highwater_quorum::controller::{
-    Answer, Command, CreateTopic, ElectionKind, FencedBroker, RULE_VERSION, RegisterBroker,
+    Answer, Command, CreateTopic, ElectionKind, FencedBroker, KnownWatermark, RULE_VERSION, RegisterBroker,
 };
 use highwater_quorum::image::BrokerState;
 use highwater_quorum::planner::{Liveness, place};
@@ -33,6 +33,8 @@ pub struct Quorum {
     pub image: Arc<MetadataImage>,
     index: u64,
     rng: Rng,
+    /// For what only an operator does.
+    operator_rng: Rng,
     /// No raft leader until then.
     out: bool,
     /// The shipped planner; a new raft leader starts with a fresh one.
@@ -46,6 +48,8 @@ pub struct Quorum {
     neglected: BTreeMap<BrokerId, u64>,
     /// What the restart gate was last asked about.
     judged: (ImageVersion, BTreeSet<BrokerId>),
+    /// What leaders said of their watermarks (D12): soft state too.
+    watermarks: BTreeMap<TopicPartition, KnownWatermark>,
 }
 
 impl Quorum {
@@ -53,6 +57,7 @@ impl Quorum {
         Self {
             image: Arc::default(),
             index: 0,
+            operator_rng: rng.fork(1),
             rng,
             out: false,
             liveness: Liveness::new(Millis(session_ms), Millis::ZERO),
@@ -61,6 +66,7 @@ impl Quorum {
             topics_made: 0,
             neglected: BTreeMap::new(),
             judged: Default::default(),
+            watermarks: BTreeMap::new(),
         }
     }
 
@@ -96,11 +102,20 @@ impl Quorum {
         image.version = ImageVersion(self.index);
         image.check_invariants();
         self.image = Arc::new(image);
-        let touched: BTreeSet<TopicPartition> = decision
-            .changes
-            .iter()
-            .filter_map(|change| if let Change::Partition(at, _) = change { Some(*at) } else { None })
-            .collect();
+        let mut touched = BTreeSet::new();
+        for change in &decision.changes {
+            match change {
+                Change::Partition(at, _) => {
+                    touched.insert(*at);
+                }
+                // Its configuration may have changed.
+                Change::Topic { id, .. } => {
+                    let partitions = self.image.topics.get(id).map_or(0, |topic| topic.partitions.len());
+                    touched.extend((0..partitions as i32).map(|number| TopicPartition::new(*id, number)));
+                }
+                _ => {}
+            }
+        }
         for change in &decision.changes {
             if let Change::TopicRemoved(id) = change {
                 core.book.partitions.retain(|at, _| at.topic != *id);
@@ -234,6 +249,9 @@ impl Quorum {
         }
         self.liveness.heartbeat(broker, heartbeat.epoch, heartbeat.incarnation, core.clock().mono);
         self.versions.insert(broker, heartbeat.version);
+        for known in &heartbeat.watermarks {
+            self.watermarks.insert(known.partition, known.clone());
+        }
         let time = core.wall();
         let caught_up = heartbeat.version.0 as i64 >= registered.epoch.0;
         let command = match registered.state {
@@ -327,8 +345,22 @@ impl Quorum {
     }
 
     fn fence(&mut self, core: &mut Core, brokers: Vec<FencedBroker>) {
-        let command = Command::FenceBrokers { brokers, watermarks: Vec::new(), time: core.wall() };
+        let watermarks = self.take_watermarks(&brokers);
+        let command = Command::FenceBrokers { brokers, watermarks, time: core.wall() };
         let _refused = self.decide(core, &command);
+    }
+
+    /// What these brokers said of the partitions they lead.
+    fn take_watermarks(&mut self, brokers: &[FencedBroker]) -> Vec<KnownWatermark> {
+        let image = self.image.clone();
+        let led = |at: &TopicPartition| {
+            let leader = image.partition(*at).and_then(|state| state.leader);
+            leader.is_some_and(|leader| brokers.iter().any(|fenced| fenced.broker == leader))
+        };
+        let (taken, kept) = std::mem::take(&mut self.watermarks).into_iter().partition(|(at, _)| led(at));
+        self.watermarks = kept;
+        let taken: BTreeMap<_, _> = taken;
+        taken.into_values().collect()
     }
 
     /// Fences on proof, rightly or not, unless the planner spares the broker (D7).
@@ -362,6 +394,7 @@ impl Quorum {
     pub fn come_back(&mut self, core: &mut Core) {
         self.out = false;
         self.liveness = Liveness::new(Millis(core.swarm.session_ms), core.clock().mono);
+        self.watermarks.clear();
     }
 
     pub fn is_out(&self) -> bool {
@@ -413,6 +446,10 @@ impl Quorum {
         set("flush.messages", draw.flush_messages);
         set("flush.ms", draw.flush_ms);
         set("retention.bytes", draw.retention_bytes);
+        let (unclean, rng) = (core.swarm.acts.unclean_topics, &mut self.operator_rng);
+        if unclean > 0 && rng.chance(unclean) {
+            configs.insert("unclean.leader.election.enable".to_owned(), "true".to_owned());
+        }
         let command = Command::CreateTopic(CreateTopic {
             id: TopicId::from_bytes(self.rng.bytes16()),
             name: format!("topic{number}"),

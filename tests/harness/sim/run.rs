@@ -91,6 +91,11 @@ impl Totals {
         sum.expansions_refused += one.expansions_refused;
         sum.diverging += one.diverging;
         sum.topics += one.topics;
+        sum.acts += one.acts;
+        sum.unclean_elections += one.unclean_elections;
+        sum.lossy_elections += one.lossy_elections;
+        sum.deletes_answered += one.deletes_answered;
+        sum.losses_told += one.losses_told;
         let mixed = (outcome.trace_hash ^ outcome.seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.trace_hash = self.trace_hash.wrapping_add(mixed ^ (mixed >> 31));
         if let Some(violation) = &outcome.violation {

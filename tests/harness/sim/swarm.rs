@@ -6,20 +6,29 @@
 use super::network::Weather;
 use super::rng::Rng;
 
+mod acts;
+
+pub use acts::Acts;
+
 /// What a test fixes; the rest is drawn.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Shape {
     pub brokers: Option<u64>,
     pub replication_factor: Option<u64>,
     pub min_isr: Option<u64>,
-    /// No faults at all.
+    /// No faults at all, and no operator.
     pub calm: bool,
+    /// Faults, but no operator.
+    pub unattended: bool,
 }
 
 /// Everything drawn.
-pub const ANY: Shape = Shape { brokers: None, replication_factor: None, min_isr: None, calm: false };
+pub const ANY: Shape = Shape { brokers: None, replication_factor: None, min_isr: None, calm: false, unattended: false };
+/// Everything drawn but the operator: what seeds were before there was one.
+pub const UNATTENDED: Shape = Shape { unattended: true, ..ANY };
 /// The usual cluster: three brokers, three replicas, two of them in sync.
-pub const THREE_BROKERS: Shape = Shape { brokers: Some(3), replication_factor: Some(3), min_isr: Some(2), calm: false };
+pub const THREE_BROKERS: Shape =
+    Shape { brokers: Some(3), replication_factor: Some(3), min_isr: Some(2), calm: false, unattended: false };
 /// The usual cluster on a good day.
 pub const THREE_CALM_BROKERS: Shape = Shape { calm: true, ..THREE_BROKERS };
 
@@ -73,6 +82,7 @@ pub struct Swarm {
     pub poll_ms: u64,
     /// Mean gap between topic deletions.
     pub delete_gap_ms: u64,
+    pub acts: Acts,
 }
 
 /// Mean gaps (ms) between faults of a kind; 0: this kind is off.
@@ -189,9 +199,13 @@ impl Swarm {
             consumers: rng.within(1, 2) as u32,
             poll_ms: rng.log_within(100, 1_000),
             delete_gap_ms: 0,
+            acts: Acts::default(),
         };
         if !shape.calm {
             swarm.draw_faults(&mut rng);
+        }
+        if !shape.calm && !shape.unattended {
+            swarm.acts = Acts::draw(seed);
         }
         swarm
     }

@@ -47,6 +47,13 @@ impl Target {
         let Some(&broker) = core.rng.pick(&known) else { return before != self.at };
         let image: &MetadataImage = &core.images[&broker];
         if let Some(topic) = image.topic_named(&format!("topic{}", self.topic)) {
+            // A client that hears of new partitions may go on with one of them.
+            if core.swarm.acts.add_partitions > 0 && core.rng.chance(40) {
+                let partition = core.rng.below(topic.partitions.len() as u64) as i32;
+                if partition != self.partition {
+                    *self = Self { topic: self.topic, partition, ..Self::default() };
+                }
+            }
             let at = TopicPartition::new(topic.id, self.partition);
             if let Some(state) = image.partition(at)
                 && core.book.partitions.contains_key(&at)

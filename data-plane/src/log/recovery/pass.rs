@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::batch::BatchHeader;
 use highwater_wire::{LeaderEpoch, Offset, Timestamp};
 
@@ -62,7 +63,8 @@ impl<D: Disk> Recovery<'_, D> {
         if emptied {
             (segments, end) = self.start_over(segments)?;
         }
-        let start = self.marks.start.max(segments[0].base);
+        let forgotten = planted(Flaw::ForgetsLogStart);
+        let start = if forgotten { segments[0].base } else { self.marks.start.max(segments[0].base) };
         let recovery_point = if clean { end } else { self.marks.recovery_point.min(end) };
         self.drop_snapshots_above(&mut files.snapshots, recovery_point)?;
         let (mut producers, from) = newest_snapshot(self.disk, self.path, &mut files.snapshots, end)?;

@@ -197,6 +197,19 @@ fn the_start_comes_back_from_its_checkpoint() {
 }
 
 #[test]
+fn a_log_that_begins_anew_below_its_checkpointed_start_puts_the_checkpoint_right() {
+    let (disk, mut log) = new_log();
+    append(&mut log, 10, 0);
+    log.advance_start(Offset(8));
+    log.dir().checkpoint_starts([(name(), Offset(8))]).unwrap();
+    log.truncate_fully_to(Offset(2)).unwrap();
+    append(&mut log, 10, 1);
+    sync(&mut log);
+    let (log, report) = kill(&disk, log);
+    assert_eq!((log.view().start, log.view().end), (Offset(2), Offset(12)), "{report:?}");
+}
+
+#[test]
 fn an_end_below_the_watermark_checkpoint_is_reported() {
     let (disk, mut log) = new_log();
     append(&mut log, 10, 0);

@@ -349,6 +349,11 @@ fn deleted_records_are_gone_for_good_everywhere_before_the_answer() {
     assert_eq!(leader.replies(), [(9, Ok(2))]);
     assert_eq!(code(&leader.consume(1, None)), ErrorCode::OffsetOutOfRange);
     assert!(matches!(leader.ask(delete(1, 10)), ReplicaReply::DeletedRecords { low_watermark: Offset(2) }));
+    // Broker 3 registers anew, perhaps with an empty disk: what its former process said counts no more.
+    let mut facts = facts();
+    facts.change_peer(3, |peer| peer.epoch = BrokerEpoch(203));
+    leader.take_terms(&facts);
+    assert!(matches!(leader.ask(delete(1, 11)), ReplicaReply::Waiting));
 }
 
 #[test]

@@ -47,7 +47,8 @@ impl Leader {
         self.propose_again_at = None;
         if self.recovering && self.isr.pending().is_none() {
             // Where its log ended is where the loss begins, if there was one (D12).
-            let evidence = vec![Evidence { leader_end: Some(self.epoch_start), ..Evidence::about(self.me) }];
+            let from = if planted(Flaw::LosesFromWatermark) { self.high_watermark } else { self.epoch_start };
+            let evidence = vec![Evidence { leader_end: Some(from), ..Evidence::about(self.me) }];
             self.propose(self.isr.committed().to_vec(), IsrReason::Recovered, evidence, cx);
         }
         (0..self.followers.len()).for_each(|index| self.maybe_expand(index, cx));

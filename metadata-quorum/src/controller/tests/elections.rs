@@ -123,6 +123,27 @@ fn an_operators_unclean_election_prefers_whoever_needs_none() {
 }
 
 #[test]
+fn an_unclean_election_leaves_nobody_eligible_who_holds_another_history() {
+    // R190: broker 1 may hold what broker 3 lacks and may even lead again, from a watermark that broker 3 never had.
+    let mut quorum = Quorum::new(3);
+    quorum.create(1, &[1, 2, 3], &[("min.insync.replicas", "2")]).unwrap();
+    quorum.fence(&[3]);
+    quorum.fence(&[2]);
+    quorum.fence(&[1]);
+    quorum.unfence(3, &[]).unwrap();
+    assert_eq!(quorum.sets(1), (None, vec![], vec![1, 2]));
+    let command = Command::ElectLeaders { kind: ElectionKind::Unclean, partitions: vec![at(1)], time: Timestamp(3) };
+    let before = decide(&quorum.image, quorum.image.version.0 + 1, 2, &command).unwrap();
+    let elected = before.changes.iter().find_map(|change| match change {
+        crate::image::Change::Partition(_, state) => Some(state.elr.clone()),
+        _ => None,
+    });
+    assert_eq!(elected, Some(ids(&[1, 2])), "rules 2 left them eligible");
+    quorum.run(command).unwrap();
+    assert_eq!(quorum.sets(1), (Some(3), vec![3], vec![]));
+}
+
+#[test]
 fn a_preferred_election_moves_the_leader_home_if_home_is_in_sync() {
     // R192.
     let mut quorum = Quorum::new(2);

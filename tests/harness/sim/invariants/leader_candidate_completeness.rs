@@ -9,12 +9,9 @@ use super::{Verdict, must};
 
 /// S7: every member of the quorum's ISR and ELR is complete.
 pub fn members(at: TopicPartition, book: &PartitionBook) -> Verdict {
-    if book.unclean {
-        return Ok(());
-    }
     let Some(state) = &book.quorum else { return Ok(()) };
     for &member in state.isr.iter().chain(&state.elr) {
-        must(book.is_complete(member), "S7", || {
+        must(book.lines.unproved.contains(&member) || book.is_complete(member), "S7", || {
             format!(
                 "{at}: {member} may be elected (ISR {:?}, ELR {:?}) but lacks records committed up to {}: it ends at {:?}",
                 state.isr,
@@ -30,11 +27,8 @@ pub fn members(at: TopicPartition, book: &PartitionBook) -> Verdict {
 /// S8: whom the rules would elect now, were they asked, is complete. A last known leader can prove nothing by its newest
 /// registration: it may have come back empty before that one (D30).
 pub fn last_known(at: TopicPartition, book: &PartitionBook, image: &MetadataImage) -> Verdict {
-    if book.unclean {
-        return Ok(());
-    }
     let Some((next, reason)) = next_leader(image, at, false) else { return Ok(()) };
-    must(book.is_complete(next), "S8", || {
+    must(book.lines.unproved.contains(&next) || book.is_complete(next), "S8", || {
         format!("{at}: {next} could be elected ({reason:?}) without what was committed up to {}", book.committed.end())
     })
 }

@@ -5,9 +5,6 @@ use super::{Verdict, must};
 
 /// A leader that just took an epoch.
 pub fn took_over(look: &Look<'_>, book: &PartitionBook) -> Verdict {
-    if book.unclean {
-        return Ok(());
-    }
     must(book.is_complete(look.broker), "S7", || {
         let replica = &book.replicas[&look.broker];
         format!(
@@ -37,7 +34,7 @@ pub fn watermark_rises(look: &Look<'_>, book: &PartitionBook) -> Verdict {
 
 /// S10: no watermark is above the largest one that a leader reached.
 pub fn watermark_was_reached(look: &Look<'_>, book: &PartitionBook) -> Verdict {
-    must(book.unclean || look.leads || look.high_watermark <= book.committed.end().max(look.start), "S10", || {
+    must(look.leads || look.high_watermark <= book.committed.end().max(look.start), "S10", || {
         format!(
             "{} on {}: watermark {}, but no leader ever got beyond {}",
             look.at,

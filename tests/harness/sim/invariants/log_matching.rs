@@ -63,7 +63,7 @@ pub fn epochs_match_the_log(look: &Look<'_>, replica: &ReplicaBook) -> Verdict {
 pub fn below_watermark(look: &Look<'_>, book: &PartitionBook) -> Verdict {
     let replica = &book.replicas[&look.broker];
     let at = look.high_watermark.min(book.committed.end());
-    if at <= replica.mirror.origin || at <= look.start {
+    if at <= replica.mirror.origin || at <= look.start || at <= book.committed.origin {
         return Ok(());
     }
     let (Some(ours), Some(committed)) = (replica.mirror.batch_at(at - 1), book.committed.batch_at(at - 1)) else {
@@ -91,7 +91,12 @@ pub fn believed_ends(look: &Look<'_>, book: &PartitionBook) -> Verdict {
             && !replica.leads
             && replica.leader_epoch == look.leader_epoch
             && replica.broker_epoch == epoch;
-        if !follows || end <= leader.mirror.origin || end <= replica.mirror.origin {
+        // Where its log begins inside a batch of the leader's it asked from there, and was sent all of it (R153).
+        let inside = leader.mirror.batch_at(end).filter(|batch| batch.base < end);
+        let from_inside = inside.is_some() && end <= replica.start;
+        let end = inside.map_or(end, |batch| batch.base);
+        // What lies below the leader's log start is of no interest, whatever it was.
+        if !follows || from_inside || end <= look.start || end <= leader.mirror.origin || end <= replica.mirror.origin {
             continue;
         }
         let agrees = leader.mirror.chain_at(end).is_some_and(|chain| replica.mirror.chain_at(end) == Some(chain));
@@ -113,7 +118,8 @@ pub fn believed_ends(look: &Look<'_>, book: &PartitionBook) -> Verdict {
 pub fn truncation(look: &Look<'_>, book: &PartitionBook, to: i64) -> Verdict {
     let replica = &book.replicas[&look.broker];
     let agreed = replica.mirror.agrees_up_to(&book.committed, book.committed.end());
-    must(to >= agreed || look.start >= agreed || to >= replica.mirror.end(), "T4", || {
+    let compared = agreed > book.committed.origin.max(replica.mirror.origin);
+    must(!compared || to >= agreed || look.start >= agreed || to >= replica.mirror.end(), "T4", || {
         format!(
             "{} on {}: truncated to {to} (log start {}) though it held committed records up to {agreed}",
             look.at, look.broker, look.start

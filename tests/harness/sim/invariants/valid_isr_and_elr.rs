@@ -13,6 +13,11 @@ pub fn partition(at: TopicPartition, state: &PartitionState, min_isr: usize, ima
     must(state.leader.as_ref().is_none_or(active), "S3", || format!("{at}: leader {:?} is not active", state.leader))?;
     let stranger = state.isr.iter().find(|member| !active(member));
     must(stranger.is_none(), "S4", || format!("{at}: {stranger:?} is in the ISR {:?} and not active", state.isr))?;
+    let mut eligible = state.elr.iter().chain(&state.last_known_elr);
+    let nobody = eligible.find(|member| !image.brokers.contains_key(member));
+    must(nobody.is_none(), "R176", || {
+        format!("{at}: {nobody:?} is not registered and may lead: ELR {:?}, last {:?}", state.elr, state.last_known_elr)
+    })?;
     must(state.isr.len() < min_isr || state.elr.is_empty(), "S4", || {
         format!("{at}: ISR {:?} reaches min ISR {min_isr}, ELR {:?}", state.isr, state.elr)
     })?;

@@ -7,11 +7,11 @@ use highwater_data::disk::SimDisk;
 use highwater_data::log::{Log, LogName, LogSettings, OpenError, SyncJob};
 use highwater_data::replica::message::{Assignment, Became, IsrAnswered, Peer, Peers, ReplicaReply, ReplicaRequest};
 use highwater_data::replica::{Replica, ReplicaConfig};
-use highwater_quorum::MetadataImage;
 use highwater_quorum::client::{Heartbeat, HeartbeatAnswer};
-use highwater_quorum::controller::{AlterPartition, AlteredPartition, RegisterBroker};
+use highwater_quorum::controller::{AlterPartition, AlteredPartition, KnownWatermark, RegisterBroker};
 use highwater_quorum::image::diff::{LocalPartition, local_changes};
 use highwater_quorum::image::{BrokerState, Endpoint};
+use highwater_quorum::{ImageVersion, MetadataImage};
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Millis, Offset, TopicPartition};
 
 use super::super::core::{Core, Event, NodeTimer};
@@ -77,7 +77,10 @@ impl Process {
                 core.trace.line(core.now, || format!("  b{} is registered as {epoch}", self.id));
                 self.epoch = Some(epoch);
                 self.storage_failed |= self.dir.registered(self.incarnation).is_err();
-                self.phase = Phase::CatchingUp;
+                // One that was asked to stop still is.
+                if self.phase != Phase::Draining {
+                    self.phase = Phase::CatchingUp;
+                }
                 self.beat(core);
                 self.act(core);
             }
@@ -100,10 +103,34 @@ impl Process {
             want_shutdown: draining,
             drained: draining && self.led().is_empty(),
             lost: self.lost.clone(),
-            watermarks: Vec::new(),
+            watermarks: self.watermarks(core),
         };
         core.request(self.to_controller(), Message::Heartbeat { call, request: Box::new(request) });
         self.schedule(core, core.swarm.heartbeat_ms * 1_000, NodeTimer::CallDue { link: self.to_controller(), call });
+    }
+
+    /// D12: the watermarks of led partitions whose ISR is not full, where they changed.
+    fn watermarks(&mut self, core: &mut Core) -> Vec<KnownWatermark> {
+        let has_gaps = |hosted: &Hosted| {
+            let replication = hosted.replica.replication();
+            let replicas = replication.terms().map_or(0, |terms| terms.state.replicas.len());
+            replication.leader().is_ok_and(|leader| leader.isr().committed().len() < replicas)
+        };
+        let led: Vec<_> = self.hosted.iter().filter(|(_, hosted)| has_gaps(hosted)).map(|(at, _)| *at).collect();
+        let before = std::mem::take(&mut self.reported);
+        let mut told = Vec::new();
+        for partition in led {
+            let Some(ReplicaReply::Checkpoint(checkpoint)) = self.ask(core, partition, ReplicaRequest::Checkpoint)
+            else {
+                continue;
+            };
+            let high_watermark = checkpoint.high_watermark;
+            self.reported.insert(partition, high_watermark);
+            if before.get(&partition) != Some(&high_watermark) {
+                told.push(KnownWatermark { partition, high_watermark, reported: core.wall() });
+            }
+        }
+        told
     }
 
     pub(super) fn on_heartbeat_answer(
@@ -223,7 +250,8 @@ impl Process {
         let image = self.image.clone();
         let Some(own) = image.brokers.get(&self.id).filter(|b| b.epoch == epoch) else { return };
         core.images.insert(self.id, image.clone());
-        let first = self.phase == Phase::CatchingUp;
+        // A process that registers again goes on with what it hosts.
+        let first = self.acted.version == ImageVersion(0);
         if first && !self.set_strays_aside(core, &image) {
             self.storage_failed = true;
             return;
@@ -265,7 +293,7 @@ impl Process {
                 }
             }
         }
-        if first || own.state == BrokerState::Fenced && self.phase == Phase::Serving {
+        if self.phase == Phase::CatchingUp || own.state == BrokerState::Fenced && self.phase == Phase::Serving {
             self.phase = Phase::Fenced;
             self.beat(core);
         } else if self.phase == Phase::Draining {
@@ -279,7 +307,7 @@ impl Process {
         for log in found {
             let at = image.topic_named(&log.name.topic).map(|topic| TopicPartition::new(topic.id, log.name.partition));
             let ours = at.and_then(|at| image.partition(at)).is_some_and(|state| state.replicas.contains(&self.id))
-                && log.topic.is_none_or(|topic| at.is_some_and(|at| at.topic == topic));
+                && at.is_some_and(|at| log.is_of(at.topic));
             if !ours {
                 core.trace.line(core.now, || format!("  b{} sets {} aside", self.id, log.name));
                 if self.dir.set_aside(&log.name).is_err() {
@@ -380,14 +408,14 @@ impl Process {
             .dir
             .checkpoint_watermarks(marks)
             .and_then(|()| self.dir.checkpoint_recovery_points())
-            .and_then(|()| self.dir.checkpoint_starts(starts));
+            .and_then(|()| self.dir.checkpoint_found_starts(|| starts));
         if written.is_err() {
             self.storage_failed = true;
         }
         let retained: Vec<_> = self
             .hosted
             .keys()
-            .filter(|at| core.book.partitions.get(at).is_some_and(|p| p.deletes_old))
+            .filter(|at| core.book.partitions.get(at).is_some_and(|p| p.deletes_old || p.deleted_to > 0))
             .copied()
             .collect();
         for at in retained {

@@ -68,9 +68,14 @@ impl Process {
         let Some(hosted) = self.hosted.get(&at) else { return };
         let view = hosted.replica.log().view();
         let Some(book) = core.book.partitions.get(&at) else { return };
-        let chain = book.committed.chain_at(view.start.0).unwrap_or(0);
+        // What lies below its start is not there to be read; what it was is known, of this line or of a former one.
+        let former = book.replicas.get(&self.id).filter(|_| book.lines.since > 0);
+        let chain_at = |offset| {
+            let own = former.and_then(|replica| replica.mirror.chain_at(offset));
+            own.or_else(|| book.committed.chain_at(offset)).unwrap_or(0)
+        };
         let mut fresh = ReplicaBook {
-            mirror: Mirror::starting(view.start.0, chain),
+            mirror: Mirror::starting(view.start.0, chain_at(view.start.0)),
             process: self.number,
             opened_at: core.now,
             alive: true,
@@ -81,7 +86,7 @@ impl Process {
         };
         for (base, end, epoch, crc) in batches_from(hosted, view.start.0) {
             if fresh.mirror.batches.is_empty() && base < fresh.mirror.origin {
-                fresh.mirror = Mirror::starting(base, book.committed.chain_at(base).unwrap_or(0));
+                fresh.mirror = Mirror::starting(base, chain_at(base));
             }
             fresh.mirror.push(base, end, epoch, crc);
         }
@@ -100,6 +105,7 @@ impl Process {
             truncations: view.truncations,
             epochs: &[],
             isr: &[],
+            min_isr: 0,
             maximal_isr: &[],
             believed: &[],
         };
@@ -143,10 +149,18 @@ impl Process {
             truncations: view.truncations,
             epochs: &epochs,
             isr: &glance.isr,
+            min_isr: self.told_min_isr(at),
             maximal_isr: &glance.maximal_isr,
             believed: &glance.believed,
         };
         let whole = || batches_from(hosted, view.start.0);
         core.book.looked(&look, new, whole, &mut core.counts)
+    }
+
+    /// Effective min ISR by the image that this broker has acted on.
+    fn told_min_isr(&self, at: TopicPartition) -> usize {
+        let topic = self.acted.topics.get(&at.topic);
+        let state = self.acted.partition(at);
+        topic.zip(state).map_or(0, |(topic, state)| state.effective_min_isr(topic.config.min_isr))
     }
 }

@@ -45,8 +45,8 @@ pub(super) struct Session {
     armed: BTreeSet<TopicPartition>,
     /// Partitions that have news.
     ready: BTreeSet<TopicPartition>,
-    /// The watermark it was last told of each partition (R88).
-    told: BTreeMap<TopicPartition, Offset>,
+    /// The watermark and the log start it was last told of each partition (R88).
+    told: BTreeMap<TopicPartition, (Offset, Offset)>,
     parked: Option<Parked>,
 }
 
@@ -151,6 +151,7 @@ impl Process {
         };
         match self.ask(core, at, ReplicaRequest::Fetch(request)) {
             Some(ReplicaReply::Fetched(grant)) => {
+                self.check_shown(core, at, offset, grant.log_start);
                 let records = match grant.plan.map(|plan| plan.read()) {
                     None => Bytes::new(),
                     Some(Ok(records)) => records,
@@ -308,8 +309,8 @@ impl Process {
         if !news {
             // What was learnt of watermarks rides on the next answer.
             for (at, _, answer) in &answers {
-                let PartitionAnswer::Records { high_watermark, .. } = answer else { continue };
-                if !session.armed.contains(at) || session.told.get(at) != Some(high_watermark) {
+                let PartitionAnswer::Records { high_watermark, log_start, .. } = answer else { continue };
+                if !session.armed.contains(at) || session.told.get(at) != Some(&(*high_watermark, *log_start)) {
                     session.ready.insert(*at);
                 }
             }
@@ -318,7 +319,9 @@ impl Process {
         session.parked = None;
         for (at, _, answer) in &answers {
             match answer {
-                PartitionAnswer::Records { high_watermark, .. } => session.told.insert(*at, *high_watermark),
+                PartitionAnswer::Records { high_watermark, log_start, .. } => {
+                    session.told.insert(*at, (*high_watermark, *log_start))
+                }
                 PartitionAnswer::Diverging { .. } | PartitionAnswer::Error(_) => session.told.remove(at),
             };
         }

@@ -106,10 +106,16 @@ impl Consumer {
         let Some(at) = self.target.at else { return Ok(()) };
         let deep = core.rng.chance(150);
         let Some(partition) = core.book.partitions.get(&at) else { return Ok(()) };
-        must(!answer.diverging || partition.unclean, "H5", || {
+        let taken_back = partition.lines.took_back_below(self.position);
+        must(!answer.diverging || taken_back, "H5", || {
             format!("{at}: a reader at {} of {:?} is told that it diverges", self.position, self.last_epoch)
         })?;
-        must(answer.high_watermark.0 <= partition.committed.end(), "S10", || {
+        if answer.diverging {
+            self.go_on_at(partition.lines.go_on_at(self.position));
+            return Ok(());
+        }
+        let ever_committed = partition.committed.end().max(partition.lines.cut_end());
+        must(answer.high_watermark.0 <= ever_committed, "S10", || {
             format!(
                 "{at}: a reader is told of watermark {}, committed up to {}",
                 answer.high_watermark,
@@ -144,12 +150,21 @@ impl Consumer {
         must(batches.rest().is_empty(), "R69", || format!("{at}: a reader is shown a part of a batch"))
     }
 
+    /// From here on, whatever was read before.
+    fn go_on_at(&mut self, position: i64) {
+        self.position = position;
+        self.latest = self.latest.min(position);
+        self.last_epoch = None;
+    }
+
     fn on_latest(&mut self, core: &mut Core, end: i64) -> Verdict {
         let Some(at) = self.target.at else { return Ok(()) };
-        let before = std::mem::replace(&mut self.latest, end);
+        let before = std::mem::replace(&mut self.latest, end).max(self.position);
         let Some(partition) = core.book.partitions.get(&at) else { return Ok(()) };
-        consistent_read::latest(at, before.max(self.position), end)?;
-        must(end <= partition.committed.end(), "S10", || {
+        if !partition.lines.took_back_below(before) {
+            consistent_read::latest(at, before, end)?;
+        }
+        must(end <= partition.committed.end().max(partition.lines.cut_end()), "S10", || {
             format!("{at}: the end is said to be {end}, committed up to {}", partition.committed.end())
         })
     }
@@ -160,11 +175,11 @@ impl Consumer {
             && let Some(partition) = core.book.partitions.get(&at)
         {
             let start = partition.replicas.values().filter(|r| r.leads).map(|r| r.start).max().unwrap_or(0);
-            must(partition.deletes_old, "H5", || {
+            let deleted = partition.deletes_old || partition.replicas.values().any(|r| r.start > self.position);
+            must(deleted || partition.lines.took_back_below(self.position), "H5", || {
                 format!("{at}: a reader at {} is told that this is out of range", self.position)
             })?;
-            self.position = self.position.max(start);
-            self.last_epoch = None;
+            self.go_on_at(partition.lines.go_on_at(self.position).max(start));
         }
         self.refresh(core);
         Ok(())

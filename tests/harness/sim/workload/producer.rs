@@ -194,7 +194,10 @@ impl Producer {
             let mut batches = leader.flatten().into_iter().flat_map(|replica| &replica.mirror.batches);
             batches.any(|batch| core.book.contents.get(&batch.crc).is_some_and(|content| content.serials == *serials))
         };
-        let promised = self.known_from.is_some() && !reopened && (follows || stored());
+        // What was acknowledged may have been taken back since.
+        let taken_back =
+            at.and_then(|at| core.book.partitions.get(&at)).is_some_and(|partition| partition.lines.losses > 0);
+        let promised = self.known_from.is_some() && !reopened && !taken_back && (follows || stored());
         let verdict = must(!lost_sequence || index > 0 || !promised, "S16", || {
             format!("{at:?}: {error:?} for the oldest batch of producer {:?} in order", self.producer_id)
         });
