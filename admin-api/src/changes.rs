@@ -1,13 +1,13 @@
 //! Counts ISR changes and elections for `/metrics`, each on one node only, so that sums over nodes are right: on the
-//! partition's leader after the change, or on the raft leader where there is none.
+//! partition's leader after the change, or on the raft leader where there is none. Counted from the quorum's journal, which
+//! misses nothing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_quorum::MetadataImage;
-use highwater_quorum::image::{ChangeKind, ExpandReason, ImageVersion, LeaderReason, PartitionChange, ShrinkReason};
-use highwater_wire::{BrokerId, TopicPartition};
+use highwater_quorum::image::events::{EventId, EventKind};
+use highwater_quorum::image::{ChangeKind, ExpandReason, LeaderReason, PartitionChange, ShrinkReason};
+use highwater_wire::BrokerId;
 use parking_lot::Mutex;
 
 use crate::AdminState;
@@ -24,8 +24,8 @@ const SHRINKS: &[ShrinkReason] = &[
     ShrinkReason::UncleanElection,
 ];
 const EXPANDS: &[ExpandReason] = &[ExpandReason::CaughtUp, ExpandReason::BrokerReturned];
+/// Those at the creation of a topic are not counted.
 const ELECTIONS: &[LeaderReason] = &[
-    LeaderReason::Created,
     LeaderReason::Preferred,
     LeaderReason::Failover,
     LeaderReason::Elr,
@@ -37,111 +37,130 @@ const ELECTIONS: &[LeaderReason] = &[
     LeaderReason::Lost,
 ];
 
+/// Events read at once.
+const PAGE: usize = 512;
+
 /// Shrink or expand, reason, topic.
-pub type IsrChange = (&'static str, &'static str, Arc<str>);
+pub type IsrChange = (&'static str, &'static str, String);
 
 /// Counts since this process started. Every word is there from the start, so that a first event is seen as a step.
 #[derive(Debug)]
-pub struct ChangeCounts(Mutex<Counts>);
+pub struct ChangeCounts(Mutex<State>);
 
-#[derive(Debug, Default)]
-struct Counts {
+#[derive(Debug)]
+struct State {
     /// Changes before this are of an earlier process.
     since_ms: i64,
-    version: ImageVersion,
-    seen: BTreeMap<TopicPartition, u64>,
-    isr: BTreeMap<IsrChange, u64>,
-    elections: BTreeMap<&'static str, u64>,
+    position: EventId,
+    raft: Option<(u64, BrokerId)>,
+    counts: Counts,
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Default)]
+pub struct Counts {
+    pub isr: BTreeMap<IsrChange, u64>,
+    pub elections: BTreeMap<&'static str, u64>,
     /// Committed records known to be lost by unclean elections.
-    lost: u64,
+    pub lost: u64,
+    /// Raft leaders this node has heard of.
+    pub raft: u64,
 }
 
 impl ChangeCounts {
-    /// Counts from `since_ms` (wall clock) on.
-    pub fn new(since_ms: i64) -> Self {
+    /// Counts from `since_ms` (wall clock) and `position` on.
+    pub fn new(since_ms: i64, position: EventId) -> Self {
         let elections = ELECTIONS.iter().map(|reason| (leader_reason(*reason), 0)).collect();
-        Self(Mutex::new(Counts { since_ms, elections, ..Counts::default() }))
+        Self(Mutex::new(State { since_ms, position, raft: None, counts: Counts { elections, ..Counts::default() } }))
     }
 
-    /// Takes in what an image has that earlier ones had not.
-    pub fn observe(&self, image: &MetadataImage, node: BrokerId, leads_raft: bool) {
-        let mut counts = self.0.lock();
-        if image.version <= counts.version {
-            return;
-        }
-        counts.version = image.version;
-        let counts = &mut *counts;
-        for (at, changes) in &image.history {
-            let seen = counts.seen.get(at).copied();
-            let fresh: Vec<&PartitionChange> = changes
-                .iter()
-                .map(AsRef::as_ref)
-                .filter(|change| seen.is_none_or(|seen| change.sequence > seen))
-                .collect();
-            let Some(last) = fresh.last() else { continue };
-            counts.seen.insert(*at, last.sequence);
-            let Some(topic) = image.topics.get(&at.topic) else { continue };
-            let led_here = image.partition(*at).is_some_and(|state| state.leader == Some(node));
-            if led_here {
-                let words = SHRINKS.iter().map(|reason| ("shrink", shrink_reason(*reason)));
-                for (change, reason) in words.chain(EXPANDS.iter().map(|reason| ("expand", expand_reason(*reason)))) {
-                    counts.isr.entry((change, reason, topic.name.clone())).or_default();
-                }
+    /// Reads on, and tells all counts. Topics led here have every word.
+    pub fn read(&self, admin: &AdminState) -> Counts {
+        self.observe(admin);
+        let image = admin.quorum.image();
+        let node = admin.config.node;
+        let mut state = self.0.lock();
+        let isr = &mut state.counts.isr;
+        isr.retain(|(_, _, topic), _| image.names.contains_key(topic.as_str()));
+        for topic in image.topics.values() {
+            let last = (EXPAND, expand_reason(EXPANDS[0]), topic.name.to_string());
+            if isr.contains_key(&last) || !topic.partitions.iter().any(|state| state.leader == Some(node)) {
+                continue;
             }
-            for change in fresh {
-                let ours = change.leader.map_or(leads_raft, |leader| leader == node);
-                if !ours || change.time.0 < counts.since_ms {
-                    continue;
-                }
-                let isr = match &change.kind {
-                    ChangeKind::Shrink { reason, .. } => ("shrink", shrink_reason(*reason)),
-                    ChangeKind::Expand { reason, .. } => ("expand", expand_reason(*reason)),
-                    ChangeKind::Leader { reason, .. } => {
-                        *counts.elections.entry(leader_reason(*reason)).or_default() += 1;
-                        continue;
-                    }
-                    ChangeKind::DataLoss { .. } => {
-                        counts.lost += change.kind.records_lost();
-                        continue;
-                    }
-                };
-                *counts.isr.entry((isr.0, isr.1, topic.name.clone())).or_default() += 1;
+            let words = SHRINKS.iter().map(|reason| (SHRINK, shrink_reason(*reason)));
+            for (change, reason) in words.chain(EXPANDS.iter().map(|reason| (EXPAND, expand_reason(*reason)))) {
+                isr.entry((change, reason, topic.name.to_string())).or_default();
             }
         }
-        if counts.seen.len() > image.history.size() {
-            counts.seen.retain(|at, _| image.history.contains_key(at));
-            let topics = &image.names;
-            counts.isr.retain(|(_, _, topic), _| topics.contains_key(topic));
+        state.counts.clone()
+    }
+
+    /// Raft leaders this node has heard of.
+    pub fn raft_leaders(&self) -> u64 {
+        self.0.lock().counts.raft
+    }
+
+    /// Reads on, to the end of the journal.
+    pub fn observe(&self, admin: &AdminState) {
+        let status = admin.quorum.status();
+        let leads_raft = status.leader == Some(admin.config.node);
+        let mut state = self.0.lock();
+        if let Some(leader) = status.leader
+            && state.raft != Some((status.term, leader))
+        {
+            state.raft = Some((status.term, leader));
+            state.counts.raft += 1;
         }
-    }
-
-    /// ISR changes by (shrink or expand, reason, topic).
-    pub fn isr(&self) -> Vec<(IsrChange, u64)> {
-        self.0.lock().isr.iter().map(|(key, count)| (key.clone(), *count)).collect()
-    }
-
-    /// Committed records known to be lost by unclean elections.
-    pub fn lost(&self) -> u64 {
-        self.0.lock().lost
-    }
-
-    /// Elections by reason.
-    pub fn elections(&self) -> Vec<(&'static str, u64)> {
-        self.0.lock().elections.iter().map(|(reason, count)| (*reason, *count)).collect()
+        while let Ok(page) = admin.quorum.events_after(state.position, PAGE) {
+            for event in &page.events {
+                if let EventKind::Partition { topic, change, .. } = &event.kind {
+                    state.count(topic, change, admin.config.node, leads_raft);
+                }
+            }
+            let moved = state.position != page.position;
+            state.position = page.position;
+            if !moved || page.events.is_empty() {
+                return;
+            }
+        }
     }
 }
 
-/// Keeps the counts up to date; runs until the quorum stops publishing. At most two looks a second: history holds 64
-/// changes per partition.
-pub async fn follow(admin: AdminState) {
-    let mut images = admin.quorum.watch();
-    loop {
-        let image = images.borrow_and_update().clone();
-        admin.changes.observe(&image, admin.config.node, admin.quorum.leader() == Some(admin.config.node));
-        drop(image);
-        if images.changed().await.is_err() {
+const SHRINK: &str = "shrink";
+const EXPAND: &str = "expand";
+
+impl State {
+    fn count(&mut self, topic: &str, change: &PartitionChange, node: BrokerId, leads_raft: bool) {
+        let ours = change.leader.map_or(leads_raft, |leader| leader == node);
+        if !ours || change.time.0 < self.since_ms {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        let (what, reason) = match &change.kind {
+            ChangeKind::Shrink { reason, .. } => (SHRINK, shrink_reason(*reason)),
+            ChangeKind::Expand { reason, .. } => (EXPAND, expand_reason(*reason)),
+            ChangeKind::Leader { reason, .. } => {
+                *self.counts.elections.entry(leader_reason(*reason)).or_default() += 1;
+                return;
+            }
+            ChangeKind::DataLoss { .. } => {
+                self.counts.lost += change.kind.records_lost();
+                return;
+            }
+        };
+        *self.counts.isr.entry((what, reason, topic.to_owned())).or_default() += 1;
+    }
+}
+
+/// Keeps the counts up to date, so that the journal's bounds lose none; runs until the quorum stops.
+pub async fn follow(admin: AdminState) {
+    let mut looked = admin.quorum.events_watch();
+    let mut leaders = admin.quorum.leader_changes();
+    loop {
+        admin.changes.observe(&admin);
+        tokio::select! {
+            changed = looked.changed() => if changed.is_err() { return },
+            changed = leaders.changed() => if !changed { return },
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

@@ -5,13 +5,14 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::HeaderValue;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use highwater_quorum::image::events::EventId;
 use highwater_quorum::status::QuorumRole;
 use highwater_quorum::{NodeSettings, QuorumClient};
 use highwater_wire::BrokerId;
@@ -24,10 +25,11 @@ mod clusters;
 mod configs;
 mod elections;
 mod error;
+mod events;
 mod health;
 mod live;
 mod log_dirs;
-mod metrics;
+pub mod metrics;
 mod openapi;
 mod partitions;
 pub mod peer;
@@ -95,6 +97,7 @@ pub struct Shared {
     pub(crate) rates: rates::CatchUp,
     pub(crate) changes: changes::ChangeCounts,
     pub(crate) started: Instant,
+    closing: tokio::sync::watch::Sender<bool>,
 }
 
 impl Deref for AdminState {
@@ -116,7 +119,8 @@ impl AdminState {
         beats: Beats,
         metrics: Option<PrometheusHandle>,
     ) -> Result<Self, reqwest::Error> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let position = EventId::end_of(quorum.image().version.0);
+        let changes = changes::ChangeCounts::new(time::now_ms(), position);
         Ok(Self(Arc::new(Shared {
             config,
             quorum,
@@ -125,8 +129,9 @@ impl AdminState {
             beats,
             metrics,
             rates: rates::CatchUp::default(),
-            changes: changes::ChangeCounts::new(i64::try_from(now.as_millis()).unwrap_or(i64::MAX)),
+            changes,
             started: Instant::now(),
+            closing: tokio::sync::watch::channel(false).0,
         })))
     }
 
@@ -152,6 +157,16 @@ impl AdminState {
             Some("full") => PartitionMetrics::Full,
             _ => self.config.partition_metrics,
         }
+    }
+
+    /// Ends what would never end by itself: streams of events. Call it when the server is to stop.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Holds `true` from [`Self::close`] on.
+    pub(crate) fn closing(&self) -> tokio::sync::watch::Receiver<bool> {
+        self.closing.subscribe()
     }
 
     /// How old the metadata here may be: since a leader was last heard, or since the start when none ever was.
@@ -185,6 +200,7 @@ async fn around(State(_): State<AdminState>, mut request: Request, next: Next) -
     let given = request.headers().get("x-request-id").filter(|id| id.len() <= 200).and_then(|id| id.to_str().ok());
     let request_id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
     let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str).to_owned();
+    let began = Instant::now();
     let path = respond::FullPath(request.uri().path().to_owned());
     request.extensions_mut().insert(path);
     let mut response = next.run(request).await;
@@ -193,7 +209,8 @@ async fn around(State(_): State<AdminState>, mut request: Request, next: Next) -
             respond::plain(error.status, &error.body(&request_id)).unwrap_or_else(|_| error.status.into_response());
     }
     let code = response.status().as_u16().to_string();
-    ::metrics::counter!("highwater_admin_requests_total", "route" => route, "code" => code).increment(1);
+    ::metrics::counter!("highwater_admin_requests_total", "route" => route.clone(), "code" => code).increment(1);
+    ::metrics::histogram!("highwater_admin_request_seconds", "route" => route).record(began.elapsed());
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         response.headers_mut().insert("x-request-id", value);
     }

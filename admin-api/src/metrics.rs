@@ -1,5 +1,6 @@
 //! `/metrics`: Prometheus text (operators.md §4). Gauges of partitions, quorum and cluster are read from the image and
-//! the replicas when asked for; counters and histograms come from the process's recorder.
+//! the replicas when asked for; counters and histograms come from the process's recorder. What each means, and that
+//! nothing is missing: `catalogue`.
 
 use std::fmt::Write as _;
 
@@ -7,6 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use highwater_data::replica::status::{ReplicaStatus, RoleName};
+use highwater_data::{NodeView, ReplicaView};
 use highwater_quorum::QuorumRole;
 use highwater_quorum::image::BrokerState;
 use highwater_wire::TopicPartition;
@@ -15,6 +17,8 @@ use crate::error::ApiError;
 use crate::respond::Call;
 use crate::routes::{self, Route};
 use crate::{AdminState, PartitionMetrics, health, quorum, restart};
+
+pub mod catalogue;
 
 /// Above this many hosted partitions only the counts are shown, and `metrics_truncated` says so.
 const PARTITIONS_MAX: usize = 20_000;
@@ -28,10 +32,10 @@ struct Text {
 }
 
 impl Text {
-    fn series(&mut self, name: &'static str, kind: &str, help: &str, labels: &[(&str, &str)], value: f64) {
+    /// `name`: of a family in the catalogue, without `highwater_`.
+    fn put(&mut self, name: &'static str, labels: &[(&str, &str)], value: f64) {
         if self.open != name {
-            let _ = writeln!(self.out, "# HELP highwater_{name} {help}\n# TYPE highwater_{name} {kind}");
-            self.open = name;
+            self.head(name);
         }
         let _ = write!(self.out, "highwater_{name}");
         for (i, (label, text)) in labels.iter().enumerate() {
@@ -50,8 +54,12 @@ impl Text {
         let _ = writeln!(self.out, "{close} {value}");
     }
 
-    fn gauge(&mut self, name: &'static str, help: &str, labels: &[(&str, &str)], value: f64) {
-        self.series(name, "gauge", help, labels, value);
+    fn head(&mut self, name: &'static str) {
+        self.open = name;
+        let whole = format!("highwater_{name}");
+        if let Some(family) = catalogue::find(&whole) {
+            let _ = writeln!(self.out, "# HELP {whole} {}\n# TYPE {whole} {}", family.help, family.kind.name());
+        }
     }
 }
 
@@ -64,29 +72,31 @@ pub fn routes() -> Vec<Route> {
 pub async fn show(State(admin): State<AdminState>, call: Call) -> Result<Response, ApiError> {
     call.params(&[])?;
     let mut text = Text { out: String::with_capacity(16 * 1024), open: "" };
-    process(&mut text, &admin);
+    text.put("build_info", &[("version", &admin.config.version)], 1.0);
+    text.put("uptime_seconds", &[], admin.started.elapsed().as_secs_f64());
     raft(&mut text, &admin);
     cluster(&mut text, &admin);
     changes(&mut text, &admin);
-    replicas(&mut text, &admin);
+    if let Some(view) = admin.replicas.get() {
+        let all = view.all();
+        replicas(&mut text, &admin, &all);
+        node(&mut text, &view.node());
+        topics(&mut text, &admin, view);
+        log_dirs(&mut text, view, &all);
+    }
     let mut out = text.out;
     if let Some(recorder) = &admin.metrics {
+        metrics_process::Collector::default().collect();
         out.push_str(&recorder.render());
     }
     let kind = HeaderValue::from_static(TEXT);
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], out).into_response())
 }
 
-fn process(text: &mut Text, admin: &AdminState) {
-    let labels = [("version", admin.config.version.as_str())];
-    text.gauge("build_info", "Version of the binary.", &labels, 1.0);
-    text.gauge("uptime_seconds", "Since the process started.", &[], admin.started.elapsed().as_secs_f64());
-}
-
 fn raft(text: &mut Text, admin: &AdminState) {
     let status = admin.quorum.status();
     let leads = status.role == QuorumRole::Leader;
-    text.gauge("controller_active", "1 on the raft leader.", &[], f64::from(u8::from(leads)));
+    text.put("controller_active", &[], f64::from(u8::from(leads)));
     let roles = [
         QuorumRole::Leader,
         QuorumRole::Follower,
@@ -97,12 +107,10 @@ fn raft(text: &mut Text, admin: &AdminState) {
     ];
     for role in roles {
         let name = quorum::role_name(role).to_lowercase();
-        let value = f64::from(u8::from(role == status.role));
-        text.gauge("raft_state", "1 for the present role.", &[("state", &name)], value);
+        text.put("raft_state", &[("state", &name)], f64::from(u8::from(role == status.role)));
     }
-    text.gauge("raft_term", "Term of the metadata quorum.", &[], as_f64(status.term));
-    let leader = status.leader.map_or(-1.0, |leader| f64::from(leader.0));
-    text.gauge("raft_leader_id", "Node id of the raft leader, -1 without one.", &[], leader);
+    text.put("raft_term", &[], as_f64(status.term));
+    text.put("raft_leader_id", &[], status.leader.map_or(-1.0, |leader| f64::from(leader.0)));
     let offsets = [
         ("end", status.last_log.map(|last| last + 1)),
         ("committed", status.committed.map(|last| last + 1)),
@@ -111,30 +119,25 @@ fn raft(text: &mut Text, admin: &AdminState) {
         ("purged", status.purged),
     ];
     for (kind, offset) in offsets {
-        let value = as_f64(offset.unwrap_or(0));
-        text.gauge("raft_offset", "Positions in the metadata log.", &[("kind", kind)], value);
+        text.put("raft_offset", &[("kind", kind)], as_f64(offset.unwrap_or(0)));
     }
     let seconds = |ms: u64| as_f64(ms) / 1_000.0;
     if let Some(age) = status.quorum_ack_age_ms {
-        let help = "Since a majority acknowledged the raft leader.";
-        text.gauge("raft_quorum_ack_age_seconds", help, &[], seconds(age));
+        text.put("raft_quorum_ack_age_seconds", &[], seconds(age));
     }
     if let Some(can_lose) = status.can_lose {
-        text.gauge("raft_can_lose", "Voters that may fail now.", &[], as_f64(can_lose as u64));
+        text.put("raft_can_lose", &[], as_f64(can_lose as u64));
     }
     for peer in status.peers.iter().filter(|peer| peer.member.node != status.node) {
-        let node = peer.member.node.to_string();
-        text.gauge("raft_peer_lag_entries", "Entries a member lacks.", &[("peer", &node)], as_f64(peer.lag));
+        text.put("raft_peer_lag_entries", &[("peer", &peer.member.node.to_string())], as_f64(peer.lag));
     }
     for peer in status.peers.iter().filter(|peer| peer.member.node != status.node) {
-        let node = peer.member.node.to_string();
         if let Some(age) = peer.contact_age_ms {
-            let help = "Since a member last answered the raft leader.";
-            text.gauge("raft_peer_contact_age_seconds", help, &[("peer", &node)], seconds(age));
+            text.put("raft_peer_contact_age_seconds", &[("peer", &peer.member.node.to_string())], seconds(age));
         }
     }
-    let age = seconds(admin.metadata_age_ms());
-    text.gauge("metadata_age_seconds", "Since this node last heard of a raft leader.", &[], age);
+    text.put("raft_elections_total", &[], as_f64(admin.changes.raft_leaders()));
+    text.put("metadata_age_seconds", &[], seconds(admin.metadata_age_ms()));
 }
 
 /// Only on the raft leader, so that sums over nodes are right.
@@ -150,16 +153,11 @@ fn cluster(text: &mut Text, admin: &AdminState) {
     ];
     for (state, name) in states {
         let count = image.brokers.values().filter(|broker| broker.state == state).count();
-        text.gauge("cluster_brokers", "Registered brokers.", &[("state", name)], as_f64(count as u64));
-    }
-    for (broker, safe) in restart::by_heartbeats(admin, &admin.quorum.status()) {
-        let help = "1: this broker may be restarted now, by the raft leader's knowledge; restart-check asks everybody.";
-        let value = f64::from(u8::from(safe));
-        text.gauge("broker_restart_safe", help, &[("broker", &broker.to_string())], value);
+        text.put("cluster_brokers", &[("state", name)], as_f64(count as u64));
     }
     let counts = health::cluster::count(&image);
-    text.gauge("cluster_topics", "Topics.", &[], as_f64(image.topics.size() as u64));
-    text.gauge("cluster_partitions", "Partitions.", &[], as_f64(counts.total as u64));
+    text.put("cluster_topics", &[], as_f64(image.topics.size() as u64));
+    text.put("cluster_partitions", &[], as_f64(counts.total as u64));
     let by_state = [
         ("offline", counts.offline),
         ("under_replicated", counts.under_replicated),
@@ -170,45 +168,82 @@ fn cluster(text: &mut Text, admin: &AdminState) {
         ("reassigning", counts.reassigning),
     ];
     for (state, count) in by_state {
-        text.gauge("cluster_partitions_state", "Partitions by state.", &[("state", state)], as_f64(count as u64));
+        text.put("cluster_partitions_state", &[("state", state)], as_f64(count as u64));
+    }
+    for (broker, safe) in restart::by_heartbeats(admin, &admin.quorum.status()) {
+        text.put("broker_restart_safe", &[("broker", &broker.to_string())], f64::from(u8::from(safe)));
     }
 }
 
 fn changes(text: &mut Text, admin: &AdminState) {
-    let leads_raft = admin.quorum.leader() == Some(admin.config.node);
-    admin.changes.observe(&admin.quorum.image(), admin.config.node, leads_raft);
-    let help = "Elections of partition leaders, counted on the new leader.";
-    for (reason, count) in admin.changes.elections() {
-        text.series("leader_elections_total", "counter", help, &[("reason", reason)], as_f64(count));
+    let counts = admin.changes.read(admin);
+    for (reason, count) in &counts.elections {
+        text.put("leader_elections_total", &[("reason", reason)], as_f64(*count));
     }
-    let help = "Committed records known to be lost by unclean elections, counted where the partition is led";
-    text.series("committed_records_lost_total", "counter", help, &[], as_f64(admin.changes.lost()));
-    let help = "Changes of in-sync replicas, counted on the partition's leader.";
+    text.put("committed_records_lost_total", &[], as_f64(counts.lost));
     if admin.partition_metrics() == PartitionMetrics::Summary {
         let mut sums = std::collections::BTreeMap::<_, u64>::new();
-        for ((change, reason, _), count) in admin.changes.isr() {
+        for ((change, reason, _), count) in &counts.isr {
             *sums.entry((change, reason)).or_default() += count;
         }
         for ((change, reason), count) in sums {
-            let labels = [("change", change), ("reason", reason)];
-            text.series("isr_changes_total", "counter", help, &labels, as_f64(count));
+            text.put("isr_changes_total", &[("change", change), ("reason", reason)], as_f64(count));
         }
         return;
     }
-    for ((change, reason, topic), count) in admin.changes.isr() {
-        let labels = [("change", change), ("reason", reason), ("topic", &*topic)];
-        text.series("isr_changes_total", "counter", help, &labels, as_f64(count));
+    for ((change, reason, topic), count) in &counts.isr {
+        let labels = [("change", *change), ("reason", *reason), ("topic", topic.as_str())];
+        text.put("isr_changes_total", &labels, as_f64(*count));
     }
 }
 
-fn replicas(text: &mut Text, admin: &AdminState) {
-    let Some(view) = admin.replicas.get() else { return };
-    let node = view.node();
-    let produces = as_f64(node.waiting_produces as u64);
-    text.gauge("purgatory_size", "Requests that wait.", &[("op", "produce")], produces);
-    let sessions = as_f64(node.fetch_sessions as u64);
-    text.gauge("fetch_sessions", "Fetch sessions kept.", &[], sessions);
-    let all = view.all();
+fn node(text: &mut Text, node: &NodeView) {
+    let recovery = node.recovery;
+    let remaining = [
+        ("partitions", recovery.logs.saturating_sub(recovery.logs_open) as u64),
+        ("bytes", recovery.bytes.saturating_sub(recovery.bytes_open)),
+    ];
+    for (unit, left) in remaining {
+        text.put("log_recovery_remaining", &[("unit", unit)], as_f64(left));
+    }
+    for (op, waiting) in [("produce", node.waiting_produces), ("fetch", node.waiting_fetches)] {
+        text.put("purgatory_size", &[("op", op)], as_f64(waiting as u64));
+    }
+    text.put("fetch_sessions", &[], as_f64(node.fetch_sessions as u64));
+}
+
+fn topics(text: &mut Text, admin: &AdminState, view: &ReplicaView) {
+    if admin.partition_metrics() == PartitionMetrics::Summary {
+        return;
+    }
+    let image = admin.quorum.image();
+    let named = view.topics().into_iter();
+    let mut named: Vec<_> =
+        named.filter_map(|(id, counts)| Some((image.topics.get(&id)?.name.clone(), counts))).collect();
+    named.sort_by(|a, b| a.0.cmp(&b.0));
+    for (topic, counts) in &named {
+        for (direction, bytes) in [("in", counts.bytes_in), ("out", counts.bytes_out)] {
+            text.put("topic_bytes_total", &[("topic", topic), ("direction", direction)], as_f64(bytes));
+        }
+    }
+    for (topic, counts) in &named {
+        text.put("topic_records_total", &[("topic", topic), ("direction", "in")], as_f64(counts.records_in));
+    }
+}
+
+fn log_dirs(text: &mut Text, view: &ReplicaView, all: &[(TopicPartition, ReplicaStatus)]) {
+    let Some(dir) = view.log_dir() else { return };
+    let name = dir.display().to_string();
+    if let Some((total, free)) = view.log_dir_space() {
+        for (kind, bytes) in [("total", total), ("free", free)] {
+            text.put("log_dir_bytes", &[("dir", &name), ("kind", kind)], as_f64(bytes));
+        }
+    }
+    let failed = all.iter().any(|(_, status)| status.role == RoleName::Offline);
+    text.put("log_dir_state", &[("dir", &name)], if failed { 3.0 } else { 0.0 });
+}
+
+fn replicas(text: &mut Text, admin: &AdminState, all: &[(TopicPartition, ReplicaStatus)]) {
     let role = |role: RoleName| as_f64(all.iter().filter(|(_, status)| status.role == role).count() as u64);
     for (name, roles) in [
         ("leader", &[RoleName::Leader][..]),
@@ -216,62 +251,56 @@ fn replicas(text: &mut Text, admin: &AdminState) {
         ("offline", &[RoleName::Offline][..]),
     ] {
         let count = roles.iter().map(|one| role(*one)).sum();
-        text.gauge("replicas", "Replicas hosted here.", &[("role", name)], count);
+        text.put("replicas", &[("role", name)], count);
     }
     let image = admin.quorum.image();
     let mut under = [0_u64; 3];
-    for (at, status) in all.iter().filter(|(_, status)| status.role == RoleName::Leader) {
+    for (at, _) in all.iter().filter(|(_, status)| status.role == RoleName::Leader) {
         let (Some(state), Some(topic)) = (image.partition(*at), image.topics.get(&at.topic)) else { continue };
         let words = crate::partitions::state::states(state, topic.config.min_isr);
         for (slot, word) in under.iter_mut().zip(["UNDER_REPLICATED", "UNDER_MIN_ISR", "AT_MIN_ISR"]) {
             *slot += u64::from(words.contains(&word));
         }
-        let _ = status;
     }
-    text.gauge("under_replicated_partitions", "Led here.", &[], as_f64(under[0]));
-    text.gauge("under_min_isr_partitions", "Led here.", &[], as_f64(under[1]));
-    text.gauge("at_min_isr_partitions", "Led here.", &[], as_f64(under[2]));
+    text.put("under_replicated_partitions", &[], as_f64(under[0]));
+    text.put("under_min_isr_partitions", &[], as_f64(under[1]));
+    text.put("at_min_isr_partitions", &[], as_f64(under[2]));
     let truncated = all.len() > PARTITIONS_MAX;
-    text.gauge(
-        "metrics_truncated",
-        "1 when there are too many partitions to show.",
-        &[],
-        f64::from(u8::from(truncated)),
-    );
-    if truncated || admin.partition_metrics() == PartitionMetrics::Summary {
+    text.put("metrics_truncated", &[], f64::from(u8::from(truncated)));
+    let level = admin.partition_metrics();
+    if truncated || level == PartitionMetrics::Summary {
         return;
     }
-    let shown: Vec<(String, String, TopicPartition, &ReplicaStatus)> = all
+    let shown: Vec<Shown<'_>> = all
         .iter()
-        .filter(|(_, status)| status.role == RoleName::Leader || admin.partition_metrics() == PartitionMetrics::Full)
+        .filter(|(_, status)| status.role == RoleName::Leader || level == PartitionMetrics::Full)
         .filter_map(|(at, status)| {
             let topic = image.topics.get(&at.topic)?;
-            Some((topic.name.to_string(), at.partition.to_string(), *at, status))
+            Some((topic.name.to_string(), at.partition.to_string(), status))
         })
         .collect();
     partitions(text, &shown);
     lags(text, &shown);
 }
 
-type Shown<'a> = (String, String, TopicPartition, &'a ReplicaStatus);
+/// Topic, partition, and what is shown of it.
+type Shown<'a> = (String, String, &'a ReplicaStatus);
 
 fn partitions(text: &mut Text, shown: &[Shown<'_>]) {
     type Value = fn(&ReplicaStatus) -> Option<f64>;
-    let families: &[(&'static str, &str, Value)] = &[
-        ("partition_isr_size", "In-sync replicas.", |status| {
-            status.leading.as_ref().map(|leading| as_f64(leading.isr.len() as u64))
-        }),
-        ("partition_leader_epoch", "Term of the leader.", |status| Some(f64::from(status.leader_epoch.0))),
-        ("partition_epoch", "Changes of the partition's state.", |status| Some(f64::from(status.partition_epoch.0))),
-        ("partition_log_start_offset", "First offset.", |status| Some(signed(status.log_start.0))),
-        ("partition_high_watermark", "End of what consumers see.", |status| Some(signed(status.high_watermark.0))),
-        ("partition_log_end_offset", "Next offset to be written.", |status| Some(signed(status.log_end.0))),
-        ("partition_size_bytes", "Size of the log.", |status| Some(as_f64(status.log_bytes))),
+    let families: &[(&'static str, Value)] = &[
+        ("partition_isr_size", |status| status.leading.as_ref().map(|leading| as_f64(leading.isr.len() as u64))),
+        ("partition_leader_epoch", |status| Some(f64::from(status.leader_epoch.0))),
+        ("partition_epoch", |status| Some(f64::from(status.partition_epoch.0))),
+        ("partition_log_start_offset", |status| Some(signed(status.log_start.0))),
+        ("partition_high_watermark", |status| Some(signed(status.high_watermark.0))),
+        ("partition_log_end_offset", |status| Some(signed(status.log_end.0))),
+        ("partition_size_bytes", |status| Some(as_f64(status.log_bytes))),
     ];
-    for (name, help, value) in families {
-        for (topic, partition, _, status) in shown {
+    for (name, value) in families {
+        for (topic, partition, status) in shown {
             if let Some(value) = value(status) {
-                text.gauge(name, help, &[("topic", topic), ("partition", partition)], value);
+                text.put(name, &[("topic", topic), ("partition", partition)], value);
             }
         }
     }
@@ -279,19 +308,17 @@ fn partitions(text: &mut Text, shown: &[Shown<'_>]) {
 
 fn lags(text: &mut Text, shown: &[Shown<'_>]) {
     type Value = fn(&highwater_data::replica::status::ReplicaProgress) -> Option<f64>;
-    let families: &[(&'static str, &str, Value)] = &[
-        ("partition_replica_lag_offsets", "Records a follower lacks.", |replica| replica.lag_offsets.map(signed)),
-        ("partition_replica_lag_bytes", "Bytes a follower lacks.", |replica| replica.lag_bytes.map(as_f64)),
-        ("partition_replica_lag_seconds", "How long a follower has been behind.", |replica| {
-            replica.lag_ms.map(|ms| as_f64(ms) / 1_000.0)
-        }),
+    let families: &[(&'static str, Value)] = &[
+        ("partition_replica_lag_offsets", |replica| replica.lag_offsets.map(signed)),
+        ("partition_replica_lag_bytes", |replica| replica.lag_bytes.map(as_f64)),
+        ("partition_replica_lag_seconds", |replica| replica.lag_ms.map(|ms| as_f64(ms) / 1_000.0)),
     ];
-    for (name, help, value) in families {
-        for (topic, partition, _, status) in shown {
+    for (name, value) in families {
+        for (topic, partition, status) in shown {
             for replica in status.leading.iter().flat_map(|leading| &leading.replicas) {
                 if let Some(value) = value(replica).filter(|_| !replica.is_leader) {
                     let broker = replica.broker.to_string();
-                    text.gauge(name, help, &[("topic", topic), ("partition", partition), ("replica", &broker)], value);
+                    text.put(name, &[("topic", topic), ("partition", partition), ("replica", &broker)], value);
                 }
             }
         }
@@ -315,11 +342,12 @@ mod tests {
     #[test]
     fn series_of_a_family_share_one_head_and_labels_are_escaped() {
         let mut text = Text { out: String::new(), open: "" };
-        text.gauge("a", "First.", &[("topic", "x\"y")], 1.0);
-        text.gauge("a", "First.", &[], 2.5);
+        text.put("replicas", &[("role", "x\"y\\z\n")], 1.0);
+        text.put("replicas", &[], 2.5);
         assert_eq!(
             text.out,
-            "# HELP highwater_a First.\n# TYPE highwater_a gauge\nhighwater_a{topic=\"x\\\"y\"} 1\nhighwater_a 2.5\n"
+            "# HELP highwater_replicas Replicas hosted here.\n# TYPE highwater_replicas gauge\n\
+             highwater_replicas{role=\"x\\\"y\\\\z\\n\"} 1\nhighwater_replicas 2.5\n"
         );
     }
 }

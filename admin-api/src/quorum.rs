@@ -2,7 +2,6 @@
 //! leader: then `views` shows what each node believes.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -18,6 +17,7 @@ use crate::error::ApiError;
 use crate::live::BUDGET;
 use crate::respond::{Call, Metadata};
 use crate::routes::{self, Route};
+use crate::time::now_ms;
 
 mod voters;
 
@@ -209,10 +209,4 @@ fn view_body(node: BrokerId, view: Option<&QuorumStatus>) -> ViewBody {
         reachable: view.is_some(),
         note: view.and_then(|view| view.failed.clone().or(view.wiped.clone()).or(view.waiting.clone())),
     }
-}
-
-/// The wall clock.
-pub fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

@@ -288,6 +288,11 @@ impl Read {
         response
     }
 
+    /// Adds the headers of every read to an answer of another kind.
+    pub fn mark(&self, response: &mut Response) {
+        self.headers(response);
+    }
+
     fn headers(&self, response: &mut Response) {
         response.headers_mut().insert("x-metadata-offset", HeaderValue::from(self.image.version.0));
         response.headers_mut().insert("x-metadata-age-ms", HeaderValue::from(self.age_ms));

@@ -40,6 +40,7 @@ pub fn routes() -> Vec<Route> {
         .object::<RestartCheckBody>(503)
         .knows(PARAMETERS)
         .knows(ROLL_PARAMETERS)
+        .example("broker_id", "-")
         .fails(&[unknown]),
     ]
 }

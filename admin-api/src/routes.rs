@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::query::{ALWAYS, LIST};
 use crate::{
-    AdminState, brokers, clusters, configs, elections, health, log_dirs, metrics, openapi, partitions, quorum,
+    AdminState, brokers, clusters, configs, elections, events, health, log_dirs, metrics, openapi, partitions, quorum,
     recovery, restart, topics,
 };
 
@@ -31,6 +31,7 @@ pub fn all() -> Vec<Route> {
         restart::routes(),
         recovery::routes(),
         quorum::routes(),
+        events::routes(),
         health::routes(),
         metrics::routes(),
         openapi::routes(),

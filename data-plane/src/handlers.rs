@@ -1,8 +1,10 @@
 //! Request → handler → answer. One Kafka API a file: translate, ask the partitions or the quorum, translate back.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use highwater_wire::api::ApiKey;
+use highwater_wire::error_code::ErrorCode;
 use highwater_wire::request::{Request, RequestError, RequestHeader, request_limits};
 use highwater_wire::response::{Response, unsupported_api_versions};
 use tracing::error;
@@ -59,8 +61,11 @@ pub struct Session {
 pub struct Respond {
     answers: Arc<Answers>,
     place: Place,
+    api: ApiKey,
     version: i16,
     correlation_id: i32,
+    /// When the request had arrived.
+    began: Instant,
 }
 
 impl Respond {
@@ -73,11 +78,14 @@ impl Respond {
                 AnswerBytes::Close
             }
         };
+        self.answers.metrics.answered(self.api, self.version, response.first_error(), self.began.elapsed());
         self.answers.put(self.place, answer);
     }
 
     /// acks=0: no answer, or the end of the connection (R46).
     pub fn send_nothing(self, failed: bool) {
+        let error = if failed { ErrorCode::UnknownServerError } else { ErrorCode::None };
+        self.answers.metrics.answered(self.api, self.version, error, self.began.elapsed());
         self.answers.put(self.place, if failed { AnswerBytes::Close } else { AnswerBytes::Nothing });
     }
 
@@ -120,25 +128,13 @@ impl Session {
             }
             Err(fault) => return Err(fault),
         };
-        let api = header.api;
-        let handled = self.dispatch(header, request);
-        let took = began.elapsed();
-        match handled {
-            Handled::Done => self.context.metrics.handled(api, took),
-            Handled::Later(waiting) => {
-                let context = self.context.clone();
-                return Ok(Handled::Later(Box::pin(async move {
-                    waiting.await;
-                    context.metrics.handled(api, began.elapsed());
-                })));
-            }
-        }
-        Ok(handled)
+        Ok(self.dispatch(header, request, began))
     }
 
-    fn dispatch(&mut self, header: RequestHeader, request: Request) -> Handled {
-        let RequestHeader { version, correlation_id, client_id, .. } = header;
-        let respond = Respond { answers: self.answers.clone(), place: self.answers.reserve(), version, correlation_id };
+    fn dispatch(&mut self, header: RequestHeader, request: Request, began: Instant) -> Handled {
+        let RequestHeader { api, version, correlation_id, client_id, .. } = header;
+        let (answers, place) = (self.answers.clone(), self.answers.reserve());
+        let respond = Respond { answers, place, api, version, correlation_id, began };
         if self.client.is_empty()
             && let Some(id) = &client_id
         {

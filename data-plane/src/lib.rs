@@ -162,7 +162,7 @@ impl DataPlane {
             producer_ids: Default::default(),
             suspects: suspects.clone(),
             sessions: parking_lot::Mutex::new(Sessions::new(config.server.fetch_sessions_max)),
-            metrics: ServerMetrics::new(),
+            metrics: Arc::new(ServerMetrics::new()),
             state: state.clone(),
         });
         let view = ReplicaView::new(&partitions, &context, state.clone());

@@ -27,10 +27,12 @@ use crate::sync_pool::SyncPool;
 
 pub mod ticker;
 pub mod tickets;
+pub mod traffic;
 pub mod waiters;
 
 use ticker::Alarms;
 use tickets::{Flush, Tickets};
+use traffic::{TopicTraffic, Traffic};
 use waiters::Waiters;
 
 /// The disk under a broker. (The simulator uses replicas without this door.)
@@ -97,6 +99,7 @@ pub struct Hosted {
     /// The earliest alarm set for it; `u64::MAX`: none.
     alarm: AtomicU64,
     leads: AtomicBool,
+    traffic: Arc<TopicTraffic>,
 }
 
 /// Where the outputs go that leave the data plane's inner rooms.
@@ -141,6 +144,8 @@ pub struct Partitions {
     pub clock: Clock,
     pub tickets: Tickets,
     pub waiters: Waiters,
+    /// What goes through them.
+    pub traffic: Traffic,
     alarms: Alarms,
     edges: Edges,
 }
@@ -167,6 +172,7 @@ impl Partitions {
             clock: Clock::new(),
             tickets: Tickets::default(),
             waiters: Waiters::default(),
+            traffic: Traffic::new(&edges.dir.path().display().to_string()),
             alarms: Alarms::default(),
             edges,
         })
@@ -182,6 +188,7 @@ impl Partitions {
             replica: Mutex::new(replica),
             alarm: AtomicU64::new(u64::MAX),
             leads: AtomicBool::new(false),
+            traffic: self.traffic.of(at.topic),
         };
         self.hosted.write().insert(at, Arc::new(hosted))
     }
@@ -205,6 +212,13 @@ impl Partitions {
     /// Tells the fetchers what a replica wants next.
     pub fn follow(&self, at: TopicPartition, next: FollowerNext) {
         let _ = self.edges.fetchable.send((at, next));
+    }
+
+    /// Counts bytes that were handed to a consumer.
+    pub fn count_consumed(&self, at: TopicPartition, bytes: u64) {
+        if let Some(hosted) = self.hosted.read().get(&at) {
+            hosted.traffic.consumed(bytes);
+        }
     }
 
     /// Hosts it no longer. Requests that are inside finish; later ones find nothing.
@@ -257,7 +271,20 @@ impl Partitions {
     /// As [`Self::enter_with`], for one that is at hand, hosted or not.
     pub fn enter_hosted(&self, hosted: &Arc<Hosted>, request: Request, now: Now, deliveries: &mut Deliveries) -> Reply {
         let before = deliveries.outbox.outputs.len();
+        let produced = match &request {
+            Request::Produce(produce) => Some((produce.batch.len(), produce.batch.record_count())),
+            _ => None,
+        };
+        let began = produced.filter(|_| hosted.traffic.is_timed()).map(|_| self.clock.precise());
         let reply = hosted.replica.lock().handle(request, now, &mut deliveries.outbox);
+        if let Some((bytes, records)) = produced
+            && matches!(reply, Reply::Produced(_) | Reply::Waiting)
+        {
+            hosted.traffic.produced(bytes as u64, u64::try_from(records).unwrap_or(0));
+            if let Some(began) = began {
+                self.traffic.appended(began.elapsed());
+            }
+        }
         if let Some(at) = deliveries.outbox.tick_at.take()
             && at.0 < hosted.alarm.load(Ordering::Relaxed)
         {
@@ -300,14 +327,19 @@ impl Partitions {
                 Output::Sync(job) => {
                     let (partitions, hosted) = (Arc::clone(self), hosted.clone());
                     self.edges.sync_pool.sync(Box::new(move || {
+                        let began = partitions.clock.precise();
                         let done = job.run();
+                        partitions.traffic.synced(began.elapsed());
                         let mut deliveries = Deliveries::new();
                         let now = partitions.clock.now();
                         partitions.enter_hosted(&hosted, Request::Synced(done), now, &mut deliveries);
                         partitions.deliver(&mut deliveries);
                     }));
                 }
-                Output::Note(note) => note.log(&hosted.name),
+                Output::Note(note) => {
+                    self.traffic.note(&note);
+                    note.log(&hosted.name);
+                }
                 Output::SaveStart(start) => self.save_start(hosted.clone(), start),
                 Output::Erase(paths) => self.erase_later(paths, hosted.erase_delay_ms.load(Ordering::Relaxed)),
                 Output::StorageFailed { error } => {

@@ -1,11 +1,12 @@
 //! What the admin API, health checks and tests may know of this node's data plane, and the little they may ask of it.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use highwater_quorum::ImageVersion;
-use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Offset, Timestamp, TopicPartition};
+use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Offset, Timestamp, TopicId, TopicPartition};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
@@ -14,6 +15,7 @@ use crate::handlers::context::Context;
 use crate::handlers::delete_records::{self, Refused};
 use crate::handlers::describe_log_dirs::{self, LogDirStatus};
 use crate::identity::Identity;
+use crate::partitions::traffic::TopicCounts;
 use crate::partitions::{Partitions, Request};
 use crate::replica::message::{Isolation, ListOffsets, OffsetSpec, OffsetsCaller, ReplicaReply};
 use crate::replica::status::ReplicaStatus;
@@ -84,6 +86,8 @@ pub struct NodeView {
     /// Open connections over all Kafka listeners.
     pub connections: usize,
     pub fetch_sessions: usize,
+    /// Fetches that wait for news.
+    pub waiting_fetches: usize,
     /// Produce requests that wait for the high watermark.
     pub waiting_produces: usize,
 }
@@ -125,8 +129,25 @@ impl ReplicaView {
             leading,
             connections: context.as_ref().map_or(0, |context| context.metrics.connections()),
             fetch_sessions: context.as_ref().map_or(0, |context| context.sessions.lock().table.len()),
+            waiting_fetches: context.as_ref().map_or(0, |context| context.metrics.waiting_fetches()),
             waiting_produces: partitions.as_ref().map_or(0, |partitions| partitions.tickets.len()),
         }
+    }
+
+    /// What went through each topic with a replica here, since it was opened.
+    pub fn topics(&self) -> Vec<(TopicId, TopicCounts)> {
+        self.partitions.upgrade().map(|partitions| partitions.traffic.topics()).unwrap_or_default()
+    }
+
+    /// The directory of the logs.
+    pub fn log_dir(&self) -> Option<PathBuf> {
+        self.partitions.upgrade().map(|partitions| partitions.dir().path().to_path_buf())
+    }
+
+    /// Size of its file system and what is free there, in bytes; `None` when the system does not say.
+    pub fn log_dir_space(&self) -> Option<(u64, u64)> {
+        let volume = rustix::fs::statvfs(&self.log_dir()?).ok()?;
+        Some((volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize))
     }
 
     /// Follows the phase.

@@ -13,9 +13,12 @@ use crate::controller::{
 };
 use crate::duty;
 use crate::error::QuorumError;
+use crate::image::events::EventId;
 use crate::image::{BrokerState, ImageVersion, MetadataImage};
 use crate::planner::{plan_growth, plan_topic};
-use crate::raft::{Node, ProposeRequest, TransferRequest, VoterRequest, WatermarkReport, wall_clock};
+use crate::raft::{
+    EventPage, LeaderChanges, Node, ProposeRequest, TransferRequest, VoterRequest, WatermarkReport, wall_clock,
+};
 use crate::status::QuorumStatus;
 use crate::voters::{VoterChange, VoterChangeStatus};
 
@@ -136,6 +139,29 @@ impl QuorumClient {
     /// Wakes at each publication.
     pub fn watch(&self) -> watch::Receiver<Arc<MetadataImage>> {
         self.node.images.clone()
+    }
+
+    /// Up to `limit` events behind `after`, or a few more, from this node's journal. Never waits for anything but the disk.
+    ///
+    /// # Errors
+    /// `Stopped`: the journal cannot be read.
+    pub fn events_after(&self, after: EventId, limit: usize) -> Result<EventPage, QuorumError> {
+        self.node.journal.page(after, limit).map_err(|error| QuorumError::Stopped(error.to_string()))
+    }
+
+    /// The last place in the order of events that this node's journal no longer has.
+    pub fn events_floor(&self) -> EventId {
+        self.node.journal.floor()
+    }
+
+    /// Wakes when entries were applied and their events can be read; holds the index of the last one.
+    pub fn events_watch(&self) -> watch::Receiver<u64> {
+        self.node.journal.looked()
+    }
+
+    /// Wakes when the raft leader changes, as far as this node knows.
+    pub fn leader_changes(&self) -> LeaderChanges {
+        self.node.leader_changes()
     }
 
     /// Waits until the image here has reached `version`.

@@ -85,7 +85,7 @@ pub fn decide(image: &MetadataImage, index: u64, rules: u16, command: &Command) 
 }
 
 /// The proposer's clock, where a command carries it.
-fn time_of(command: &Command) -> Timestamp {
+pub(crate) fn time_of(command: &Command) -> Timestamp {
     match command {
         Command::FormCluster { time, .. }
         | Command::UnfenceBroker { time, .. }

@@ -98,7 +98,7 @@ pub(crate) async fn run(
             _ = stopping.changed() => return,
             _ = ticks.tick() => {}
             changed = images.changed() => if changed.is_err() { return },
-            changed = leaders.changed() => if changed.is_err() { return },
+            changed = leaders.changed() => if !changed { return },
             suspicion = suspicions.recv() => if let Some(broker) = suspicion { suspect(&node, broker, None) },
         }
         lines.hold(&wanted_lines(&node));

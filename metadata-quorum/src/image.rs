@@ -13,6 +13,7 @@ mod apply;
 mod broker;
 pub mod broker_config;
 pub mod diff;
+pub mod events;
 mod history;
 mod state_hash;
 mod topic;

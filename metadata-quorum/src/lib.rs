@@ -20,7 +20,7 @@ pub use config::{ControllerListener, NodeRoles, QuorumConfig, QuorumLimits, Topi
 pub use controller::{Answer, Command, Decision, Refusal, decide};
 pub use error::{QuorumError, StartError};
 pub use image::{Change, ImageVersion, MetadataImage};
-pub use raft::Quorum;
+pub use raft::{EventPage, LeaderChanges, Quorum};
 pub use settings::{NodeSetting, NodeSettings, SettingOrigin};
 pub use status::{PeerStatus, ProbeAnswer, QuorumMember, QuorumRole, QuorumStatus};
 pub use voters::{NewVoter, VoterChange, VoterChangeState, VoterChangeStatus};

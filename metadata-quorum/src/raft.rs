@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod crash_tests;
 mod formation;
+mod journal;
 mod listener;
 mod log_store;
 mod members;
@@ -31,7 +32,9 @@ use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+pub use journal::EventPage;
 pub(crate) use listener::{ProposeRequest, SuspectRequest, TransferRequest, VoterRequest, WatermarkReport};
+pub use node::LeaderChanges;
 pub(crate) use node::{Node, Reply, wall_clock};
 pub(crate) use probe::{Suspect, Verdict, lifeline, prove};
 pub(crate) use succession::succeed;
@@ -96,6 +99,8 @@ impl Quorum {
         let log = LogStore::open(Arc::clone(&store)).map_err(|error| failed(error.to_string()))?;
         let (machine, images) = StateMachine::open(Arc::clone(&store)).map_err(|error| failed(error.to_string()))?;
 
+        let journal = machine.journal();
+
         let id = NodeId { node: config.node, directory: store.directory_id() };
         let (broken, suspicions) = mpsc::unbounded_channel();
         let peers = Peers::new(images.clone(), config.voters, config.bootstrap, broken.clone());
@@ -114,6 +119,7 @@ impl Quorum {
             raft,
             store,
             images,
+            journal,
             peers,
         }));
 

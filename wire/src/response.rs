@@ -18,6 +18,8 @@ use crate::frame::{ChunkWriter, Chunks};
 use crate::produce::{supported, tags};
 use crate::request::finish;
 
+mod errors;
+
 macro_rules! responses {
     ($($api:ident($body:ty),)*) => {
         /// An answer. Only Fetch is ours; its records are written and read without being copied.

@@ -17,8 +17,8 @@ use crate::configs;
 use crate::error::ApiError;
 use crate::live::BUDGET;
 use crate::partitions::state::states;
-use crate::quorum::now_ms;
 use crate::respond::{Call, Metadata, Related};
+use crate::time::now_ms;
 
 use super::CLUSTER_PARAMETERS;
 

@@ -82,7 +82,7 @@ const QUERY: &[Parameter] = &[
     flag("includeAuthorizedOperations", "The other spelling of REST v3."),
     // Of every list.
     whole("page_size", "1", "Objects per page, 1 to 5000; without it the list is whole."),
-    text("page_token", "6f72", "From `metadata.next` of the page before; needs `page_size`."),
+    text("page_token", "6b6f72", "From `metadata.next` of the page before; needs `page_size`."),
     text("sort", "-kind", "Sort by this field; downwards with a `-` before it."),
     // Filters.
     text("topic", "ord*", "Filter by topic name."),

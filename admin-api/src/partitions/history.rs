@@ -124,7 +124,7 @@ struct RequestedBy {
 
 /// Offsets from `from_offset` on, up to `to_offset`, were committed and are gone.
 #[derive(Debug, Serialize, JsonSchema)]
-struct LossBody {
+pub struct LossBody {
     /// `null`: the new leader did not say where its log ended.
     from_offset: Option<i64>,
     /// The last leader's watermark as last known, exclusive; `null`: nothing is known. Not above `from_offset`: nothing is
@@ -139,8 +139,24 @@ struct LossBody {
     source: Option<&'static str>,
 }
 
+impl LossBody {
+    /// `None`: not a loss.
+    pub fn of(kind: &ChangeKind) -> Option<Self> {
+        let ChangeKind::DataLoss { from, known } = kind else { return None };
+        Some(Self {
+            from_offset: from.map(|offset| offset.0),
+            to_offset: known.map(|known| known.high_watermark.0),
+            committed_records_lost_at_least: from.and(known.as_ref()).map(|_| kind.records_lost()),
+            exact: false,
+            known_at_ms: known.map(|known| known.known.0),
+            reported_by: known.and_then(|known| known.leader).map(|leader| leader.0),
+            source: known.map(|known| watermark_source(known.source)),
+        })
+    }
+}
+
 #[derive(Debug, Serialize, JsonSchema)]
-struct EvidenceBody {
+pub struct EvidenceBody {
     broker_id: i32,
     follower_log_end_offset: Option<i64>,
     leader_log_end_offset: Option<i64>,
@@ -177,18 +193,7 @@ impl ChangeBody {
             ChangeKind::Leader { before, .. } => before.map(|broker| broker.0),
             _ => None,
         };
-        let loss = match &change.kind {
-            ChangeKind::DataLoss { from, known } => Some(LossBody {
-                from_offset: from.map(|offset| offset.0),
-                to_offset: known.map(|known| known.high_watermark.0),
-                committed_records_lost_at_least: from.and(known.as_ref()).map(|_| change.kind.records_lost()),
-                exact: false,
-                known_at_ms: known.map(|known| known.known.0),
-                reported_by: known.and_then(|known| known.leader).map(|leader| leader.0),
-                source: known.map(|known| watermark_source(known.source)),
-            }),
-            _ => None,
-        };
+        let loss = LossBody::of(&change.kind);
         let mut evidence = evidence.iter().map(EvidenceBody::from);
         Self {
             kind: "KafkaPartitionChange",
@@ -225,7 +230,7 @@ pub fn words(kind: &ChangeKind) -> (&'static str, &'static str) {
 }
 
 /// The brokers that a change is about: who came, who went, who led and who leads.
-fn concerned(change: &PartitionChange) -> Vec<i32> {
+pub fn concerned(change: &PartitionChange) -> Vec<i32> {
     match &change.kind {
         ChangeKind::Shrink { before, after, .. } => missing(before, after),
         ChangeKind::Expand { before, after, .. } => missing(after, before),
@@ -237,7 +242,8 @@ fn concerned(change: &PartitionChange) -> Vec<i32> {
     }
 }
 
-fn missing(of: &[BrokerId], than: &[BrokerId]) -> Vec<i32> {
+/// Those of `of` that `than` lacks.
+pub fn missing(of: &[BrokerId], than: &[BrokerId]) -> Vec<i32> {
     of.iter().filter(|broker| !than.contains(broker)).map(|broker| broker.0).collect()
 }
 

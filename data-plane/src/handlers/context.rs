@@ -36,7 +36,7 @@ pub struct Context {
     pub producer_ids: ProducerIds,
     pub suspects: Arc<Suspects>,
     pub sessions: Mutex<Sessions>,
-    pub metrics: ServerMetrics,
+    pub metrics: Arc<ServerMetrics>,
     pub(crate) state: Arc<NodeState>,
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Buf, Bytes};
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::net::tcp::OwnedWriteHalf;
 
 use crate::partitions::tickets::Flush;
+use crate::server::metrics::ServerMetrics;
 
 /// Buffers given to one vectored write.
 const PARTS_PER_WRITE: usize = 64;
@@ -56,6 +58,8 @@ struct State {
 
 /// The sending half of a connection.
 pub struct Answers {
+    /// Where answers are counted.
+    pub metrics: Arc<ServerMetrics>,
     socket: OwnedWriteHalf,
     state: Mutex<State>,
     /// The connection's task.
@@ -67,7 +71,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    pub fn new(socket: OwnedWriteHalf) -> Self {
+    pub fn new(socket: OwnedWriteHalf, metrics: Arc<ServerMetrics>) -> Self {
         let state = State {
             front: 0,
             slots: VecDeque::new(),
@@ -77,6 +81,7 @@ impl Answers {
             wants_room: false,
         };
         Self {
+            metrics,
             socket,
             state: Mutex::new(state),
             task: AtomicWaker::new(),
@@ -255,7 +260,7 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         server.writable().await.unwrap();
-        (Answers::new(server.into_split().1), client)
+        (Answers::new(server.into_split().1, Arc::default()), client)
     }
 
     fn frame(text: &'static str) -> AnswerBytes {

@@ -51,7 +51,7 @@ enum Event {
 pub async fn serve(stream: TcpStream, caller: Caller, context: Arc<Context>, stop: CancellationToken) {
     let guard = context.metrics.connected(&caller.listener);
     let (reader, writer) = stream.into_split();
-    let answers = Arc::new(Answers::new(writer));
+    let answers = Arc::new(Answers::new(writer, context.metrics.clone()));
     let session = Session::new(context.clone(), caller, answers.clone());
     let limits = FrameLimits { produce_bytes: context.live.request_bytes_max(), other_bytes: OTHER_BYTES_MAX };
     let connection = Connection {

@@ -1,4 +1,5 @@
-//! Counters of the Kafka server; each handle is made once (operators.md §4).
+//! Counters of the Kafka server (operators.md §4). Each handle is made once, so that counting costs an atomic addition and
+//! no look at labels; only an answer that is an error looks its counter up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,21 +9,55 @@ use highwater_wire::ErrorCode;
 use highwater_wire::api::ApiKey;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
+/// What the controller says to a proposal it does not accept (D26).
+const REFUSED_PROPOSALS: [ErrorCode; 4] = [
+    ErrorCode::InvalidUpdateVersion,
+    ErrorCode::IneligibleReplica,
+    ErrorCode::FencedLeaderEpoch,
+    ErrorCode::NotController,
+];
+/// What a leader says to a follower it does not serve.
+const FAILED_FETCHES: [ErrorCode; 4] = [
+    ErrorCode::NotLeaderOrFollower,
+    ErrorCode::FencedLeaderEpoch,
+    ErrorCode::OffsetOutOfRange,
+    ErrorCode::KafkaStorageError,
+];
+
 /// Handles for all connections.
 pub struct ServerMetrics {
-    /// By `ApiKey::ALL`.
-    apis: Vec<ApiMetrics>,
+    /// By the key on the wire.
+    apis: Vec<Option<ApiMetrics>>,
     connections: Arc<AtomicUsize>,
     rejected: Counter,
     bytes_in: Counter,
     bytes_out: Counter,
     replication_out: Counter,
     produce_rejected: [(RejectReason, Counter); 6],
+    corrupt: Counter,
+    waiting_fetches: Arc<AtomicUsize>,
 }
 
 struct ApiMetrics {
-    requests: Counter,
+    /// Answered without an error, by version from the oldest that is served.
+    requests: Vec<Counter>,
+    oldest: i16,
     seconds: Histogram,
+}
+
+impl ApiMetrics {
+    fn new(api: ApiKey) -> Self {
+        let versions = api.versions();
+        let of = |version: i16| {
+            let (version, error) = (version.to_string(), ErrorCode::None.name());
+            counter!("highwater_requests_total", "api" => api.name(), "version" => version, "error" => error)
+        };
+        Self {
+            requests: versions.iter().map(of).collect(),
+            oldest: versions.min,
+            seconds: histogram!("highwater_request_seconds", "api" => api.name(), "phase" => "total"),
+        }
+    }
 }
 
 /// Why a produced batch was refused, as `produce_rejected_total` groups it.
@@ -64,12 +99,16 @@ impl RejectReason {
 
 impl ServerMetrics {
     pub fn new() -> Self {
-        let apis = ApiKey::ALL.iter().map(|api| ApiMetrics {
-            requests: counter!("highwater_requests_total", "api" => api.name()),
-            seconds: histogram!("highwater_request_seconds", "api" => api.name(), "phase" => "total"),
-        });
+        // Errors that alerts and dashboards look at are there from the start.
+        for error in REFUSED_PROPOSALS {
+            counter!("highwater_isr_change_failures_total", "error" => error.name()).absolute(0);
+        }
+        for error in FAILED_FETCHES {
+            counter!("highwater_replica_fetch_errors_total", "error" => error.name()).absolute(0);
+        }
+        let keys = ApiKey::ALL.last().map_or(0, |last| last.code() + 1);
         Self {
-            apis: apis.collect(),
+            apis: (0..keys).map(|key| ApiKey::from_code(key).map(ApiMetrics::new)).collect(),
             connections: Arc::default(),
             rejected: counter!("highwater_connections_rejected_total"),
             bytes_in: counter!("highwater_bytes_total", "direction" => "in"),
@@ -77,15 +116,34 @@ impl ServerMetrics {
             replication_out: counter!("highwater_replication_bytes_total", "direction" => "out", "kind" => "normal"),
             produce_rejected: RejectReason::ALL
                 .map(|(reason, label)| (reason, counter!("highwater_produce_rejected_total", "reason" => label))),
+            corrupt: counter!("highwater_corrupt_batches_total", "from" => "producer"),
+            waiting_fetches: Arc::default(),
         }
     }
 
-    /// A request was handled; `took` is the time until its answer was queued, or until it began to wait.
-    pub fn handled(&self, api: ApiKey, took: Duration) {
-        if let Some(metrics) = ApiKey::ALL.iter().position(|known| *known == api).and_then(|at| self.apis.get(at)) {
-            metrics.requests.increment(1);
-            metrics.seconds.record(took);
+    /// A request was answered; `took` is the time from its arrival until its answer was queued.
+    pub fn answered(&self, api: ApiKey, version: i16, error: ErrorCode, took: Duration) {
+        let metrics = usize::try_from(api.code()).ok().and_then(|key| self.apis.get(key)?.as_ref());
+        let Some(metrics) = metrics else { return };
+        metrics.seconds.record(took);
+        if error != ErrorCode::None {
+            let (version, error) = (version.to_string(), error.name());
+            counter!("highwater_requests_total", "api" => api.name(), "version" => version, "error" => error)
+                .increment(1);
+        } else if let Some(counter) = metrics.requests.get(usize::try_from(version - metrics.oldest).unwrap_or(0)) {
+            counter.increment(1);
         }
+    }
+
+    /// A fetch waits for as long as this lives.
+    pub fn waiting_fetch(&self) -> WaitingFetch {
+        self.waiting_fetches.fetch_add(1, Ordering::Relaxed);
+        WaitingFetch(self.waiting_fetches.clone())
+    }
+
+    /// Fetches that wait now.
+    pub fn waiting_fetches(&self) -> usize {
+        self.waiting_fetches.load(Ordering::Relaxed)
     }
 
     /// Records came in from producers.
@@ -96,6 +154,9 @@ impl ServerMetrics {
     /// A batch was refused.
     pub fn refused(&self, code: ErrorCode) {
         let reason = RejectReason::of(code);
+        if code == ErrorCode::CorruptMessage {
+            self.corrupt.increment(1);
+        }
         if let Some((_, counter)) = self.produce_rejected.iter().find(|(known, _)| *known == reason) {
             counter.increment(1);
         }
@@ -128,6 +189,15 @@ impl ServerMetrics {
 impl Default for ServerMetrics {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// See [`ServerMetrics::waiting_fetch`].
+pub struct WaitingFetch(Arc<AtomicUsize>);
+
+impl Drop for WaitingFetch {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::journal::Journal;
 use super::network::{CallError, Peers};
 use super::store::MetaStore;
 use super::types::{Applied, NodeId, Proposal, Raft, TypeConfig};
@@ -47,6 +48,7 @@ pub(crate) struct Node {
     pub raft: Raft,
     pub store: Arc<MetaStore>,
     pub images: watch::Receiver<Arc<MetadataImage>>,
+    pub journal: Arc<Journal>,
     pub peers: Arc<Peers>,
     pub duty: Duty,
     /// Why there is no cluster here (yet).
@@ -58,6 +60,7 @@ pub(crate) struct Node {
     /// Set once, when the node stops.
     pub stopping: watch::Sender<bool>,
     started: Instant,
+    commit_seconds: metrics::Histogram,
     /// Milliseconds after `started` at which a leader last spoke to this node; 0: never.
     leader_heard: AtomicU64,
 }
@@ -88,14 +91,13 @@ pub(crate) enum Reply<T> {
     },
 }
 
-/// See [`Node::leader_changes`].
-pub(crate) struct LeaderChanges(WatchReceiverOf<TypeConfig, RaftServerMetrics<TypeConfig>>);
+/// Wakes when this node's role or the raft leader it knows of change.
+pub struct LeaderChanges(WatchReceiverOf<TypeConfig, RaftServerMetrics<TypeConfig>>);
 
 impl LeaderChanges {
-    /// # Errors
-    /// Raft ended.
-    pub async fn changed(&mut self) -> Result<(), ()> {
-        self.0.changed().await.map_err(|_| ())
+    /// Waits for the next change; `false`: raft ended.
+    pub async fn changed(&mut self) -> bool {
+        self.0.changed().await.is_ok()
     }
 }
 
@@ -117,6 +119,7 @@ pub(crate) struct NodeParts {
     pub raft: Raft,
     pub store: Arc<MetaStore>,
     pub images: watch::Receiver<Arc<MetadataImage>>,
+    pub journal: Arc<Journal>,
     pub peers: Arc<Peers>,
 }
 
@@ -134,6 +137,7 @@ impl Node {
             raft: parts.raft,
             store: parts.store,
             images: parts.images,
+            journal: parts.journal,
             peers: parts.peers,
             duty,
             standing: Mutex::default(),
@@ -141,6 +145,7 @@ impl Node {
             changing: Mutex::default(),
             stopping: watch::channel(false).0,
             started: Instant::now(),
+            commit_seconds: metrics::histogram!("highwater_raft_commit_seconds"),
             leader_heard: AtomicU64::new(0),
         }
     }
@@ -238,7 +243,12 @@ impl Node {
                     .to_owned(),
             ));
         };
-        match tokio::time::timeout(timeout, self.raft.client_write(proposal)).await {
+        let begun = Instant::now();
+        let written = tokio::time::timeout(timeout, self.raft.client_write(proposal)).await;
+        if matches!(written, Ok(Ok(_))) {
+            self.commit_seconds.record(begun.elapsed());
+        }
+        match written {
             Ok(Ok(written)) => match written.data {
                 Applied::Decided(Ok(answer)) => Reply::Done((answer, written.log_id.index)),
                 Applied::Decided(Err(refusal)) => Reply::Refused(refusal),

@@ -3,12 +3,14 @@
 //! Rows live in the tree `state`: `00` → head; `generation (u32 big-endian) | kind | key` → row. A batch of entries and
 //! the head that names the last of them are one sled batch, unsynced: the log replays what a crash takes away.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt as _};
+use highwater_wire::{BrokerId, Timestamp};
 use openraft::alias::SmSnapshotOf;
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
@@ -16,11 +18,13 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::journal::Journal;
 use super::rows::{self, ImageReader, RowSink};
 use super::snapshot::{self, State};
 use super::store::{MetaStore, STORE_FORMAT, SWEEP_KEYS_MAX, to_io};
 use super::types::{Applied, LogId, Membership, SnapshotMeta, TypeConfig};
-use crate::controller::decide;
+use crate::controller::{decide, time_of};
+use crate::image::events::{Collector, Event};
 use crate::image::{Change, ChangeKind, ImageVersion, MetadataImage};
 
 const HEAD: &[u8] = &[0x00];
@@ -44,6 +48,7 @@ pub(crate) struct StateMachine {
     state: State,
     images: watch::Sender<Arc<MetadataImage>>,
     saved: SavedSnapshot,
+    journal: Arc<Journal>,
 }
 
 /// The snapshot file's log id; held while the file is replaced, so that an old one never replaces a newer one.
@@ -143,7 +148,14 @@ impl StateMachine {
             store.sweep(&store.state, from, generation.to_be_bytes().to_vec());
         }
         let (images, published) = watch::channel(Arc::new(state.image.clone()));
-        Ok((Self { store, generation, state, images, saved: SavedSnapshot::default() }, published))
+        let journal = Journal::open(&store, state.applied.map_or(0, |applied| applied.index))?;
+        let (saved, journal) = (SavedSnapshot::default(), Arc::new(journal));
+        Ok((Self { store, generation, state, images, saved, journal }, published))
+    }
+
+    /// What the entries applied here did.
+    pub fn journal(&self) -> Arc<Journal> {
+        Arc::clone(&self.journal)
     }
 
     fn head(&self) -> Vec<u8> {
@@ -158,28 +170,33 @@ impl StateMachine {
         postcard::to_stdvec(&head).expect("plain data")
     }
 
-    /// Decides and applies one entry to the image in memory; its rows go into `rows`.
+    /// Decides and applies one entry to the image in memory; its rows go into `rows`, its events into `events`.
     fn apply_entry(
         &mut self,
         log_id: LogId,
         payload: EntryPayload<super::types::Proposal, super::types::NodeId, openraft::EmptyNode>,
         rows: &mut Rows,
+        events: &mut Vec<Event>,
     ) -> io::Result<Applied> {
         let answer = match payload {
             EntryPayload::Blank => Applied::Nothing,
             EntryPayload::Membership(membership) => {
                 self.state.membership = Membership::new(Some(log_id), membership);
+                events.extend(self.membership_events(log_id.index));
                 Applied::Nothing
             }
             EntryPayload::Normal(proposal) => {
                 let command = proposal.command()?;
                 let decided = decide(&self.state.image, log_id.index, proposal.rules, &command);
                 Applied::Decided(decided.map(|decision| {
+                    let mut news = Collector::new(log_id.index, time_of(&command));
                     for change in &decision.changes {
                         report_loss(&self.state.image, change);
+                        news.note(&self.state.image, change);
                         rows::write_change(rows, &self.state.image, change);
                         self.state.image.apply(change);
                     }
+                    events.append(&mut news.finish());
                     decision.answer
                 }))
             }
@@ -187,6 +204,15 @@ impl StateMachine {
         self.state.image.version = ImageVersion(log_id.index);
         self.state.applied = Some(log_id);
         Ok(answer)
+    }
+
+    fn membership_events(&self, index: u64) -> Vec<Event> {
+        let members = self.state.membership.membership();
+        let voters: BTreeSet<BrokerId> = members.voter_ids().map(|id| id.node).collect();
+        let observers: BTreeSet<BrokerId> = members.learner_ids().map(|id| id.node).collect();
+        let mut news = Collector::new(index, Timestamp::NONE);
+        news.membership(voters.into_iter().collect(), observers.into_iter().collect());
+        news.finish()
     }
 
     fn publish(&self) {
@@ -237,7 +263,7 @@ impl StateMachine {
         let (from, to) = generation_range(old);
         self.store.sweep(&tree, from, to);
         self.publish();
-        Ok(())
+        self.journal.reset(self.state.applied.map_or(0, |applied| applied.index))
     }
 }
 
@@ -288,14 +314,18 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     {
         let mut rows = Rows::of(self.generation);
         let mut answers: Vec<(ApplyResponder<TypeConfig>, Applied)> = Vec::new();
+        let mut events = Vec::new();
         while let Some((entry, responder)) = entries.try_next().await? {
-            let answer = self.apply_entry(entry.log_id, entry.payload, &mut rows)?;
+            let answer = self.apply_entry(entry.log_id, entry.payload, &mut rows, &mut events)?;
             if let Some(responder) = responder {
                 answers.push((responder, answer));
             }
         }
         self.publish();
         self.note_cluster()?;
+        if let Some(applied) = &self.state.applied {
+            self.journal.append(applied.index, &events)?;
+        }
         rows.batch.insert(HEAD, self.head());
         self.store.state.apply_batch(rows.batch).map_err(to_io)?;
         for (responder, answer) in answers {

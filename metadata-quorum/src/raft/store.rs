@@ -67,6 +67,8 @@ enum Sweep {
 pub(crate) struct MetaStore {
     pub raft: sled::Tree,
     pub state: sled::Tree,
+    /// See [`super::journal`].
+    pub events: sled::Tree,
     directory: PathBuf,
     identity: Mutex<Identity>,
     sync: Mutex<Option<mpsc::Sender<Done>>>,
@@ -108,6 +110,7 @@ impl MetaStore {
         }
         let raft = db.open_tree("raft").map_err(OpenError::Sled)?;
         let state = db.open_tree("state").map_err(OpenError::Sled)?;
+        let events = db.open_tree("events").map_err(OpenError::Sled)?;
         let (identity, is_new) = match raft.get(IDENTITY).map_err(OpenError::Sled)? {
             Some(stored) => (read_identity(&stored, node)?, false),
             None => {
@@ -139,6 +142,7 @@ impl MetaStore {
         let store = Self {
             raft,
             state,
+            events,
             directory: directory.to_path_buf(),
             identity: Mutex::new(identity),
             sync: Mutex::new(Some(sync)),

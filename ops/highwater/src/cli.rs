@@ -11,6 +11,7 @@ mod ask;
 pub mod broker;
 pub mod config;
 pub mod elect;
+pub mod events;
 pub mod health;
 mod http;
 pub mod partition;
@@ -45,6 +46,8 @@ pub enum Verb {
     /// Configurations of topics and brokers, while they run
     #[command(subcommand)]
     Config(config::ConfigVerb),
+    /// What happens in the cluster, as it happens
+    Events(events::EventsArgs),
     /// What partitions do and what happened to them
     #[command(subcommand)]
     Partition(PartitionVerb),

@@ -41,6 +41,7 @@ fn run(verb: Verb) -> anyhow::Result<Exit> {
         Verb::Health(args) => block_on(cli::health::run(&args)),
         Verb::Topic(verb) => block_on(cli::topic::run(&verb)),
         Verb::Config(verb) => block_on(cli::config::run(&verb)),
+        Verb::Events(args) => block_on(cli::events::run(&args)),
         Verb::Partition(PartitionVerb::State(args)) => block_on(cli::partition::state(&args)),
         Verb::Partition(PartitionVerb::History(args)) => block_on(cli::partition::history(&args)),
         Verb::Partition(PartitionVerb::Elect(args)) => block_on(cli::elect::run(&args)),

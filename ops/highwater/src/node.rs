@@ -101,6 +101,7 @@ pub struct Node {
     starting: JoinHandle<()>,
     http_address: Option<SocketAddr>,
     http_stop: CancellationToken,
+    admin_state: AdminState,
     http_task: Option<JoinHandle<()>>,
     /// It has the broker role.
     broker: bool,
@@ -154,7 +155,7 @@ impl Node {
         let http_stop = CancellationToken::new();
         let (http_address, http_task) = match &config.http.listen {
             Some((host, port)) => {
-                let (address, task) = serve_http(&admin, host, *port, state, http_stop.clone()).await?;
+                let (address, task) = serve_http(&admin, host, *port, state.clone(), http_stop.clone()).await?;
                 (Some(address), Some(task))
             }
             None => (None, None),
@@ -190,6 +191,7 @@ impl Node {
             starting,
             http_address,
             http_stop,
+            admin_state: state,
             http_task,
             broker,
             controlled_shutdown,
@@ -276,6 +278,7 @@ impl Node {
             stopped = plane.stop().await;
         }
         self.http_stop.cancel();
+        self.admin_state.close();
         if let Some(task) = self.http_task.take() {
             let _ = tokio::time::timeout(HTTP_GRACE, task).await;
         }
@@ -293,6 +296,7 @@ impl Node {
         if let Some(task) = self.http_task.take() {
             task.abort();
             let _ = task.await;
+            self.admin_state.close();
         }
         if let Some(plane) = self.data.write().await.take() {
             let _ = tokio::task::spawn_blocking(move || plane.kill()).await;

@@ -37,5 +37,6 @@ pub fn metrics() -> Result<PrometheusHandle, BuildError> {
     let handle = recorder.handle();
     // A second node in one process shares the first one's recorder.
     let _ = ::metrics::set_global_recorder(recorder);
+    highwater_admin::metrics::catalogue::describe();
     Ok(handle)
 }

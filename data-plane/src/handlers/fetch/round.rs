@@ -37,7 +37,7 @@ pub(super) struct Round {
 
 /// What a partition said last.
 pub(super) enum Outcome {
-    Granted(Box<FetchGrant<Store>>),
+    Granted(TopicPartition, Box<FetchGrant<Store>>),
     Diverging(Diverging),
     Refused { at: Option<TopicPartition>, code: ErrorCode, refusal: Option<Refusal> },
 }
@@ -90,7 +90,7 @@ impl Round {
             let outcome = match reply {
                 Some(ReplicaReply::Fetched(grant)) => {
                     watched = grant.watched;
-                    Outcome::Granted(Box::new(grant))
+                    Outcome::Granted(at, Box::new(grant))
                 }
                 Some(ReplicaReply::Diverging(diverging)) => Outcome::Diverging(diverging),
                 Some(ReplicaReply::Refused(refusal)) => {
@@ -118,7 +118,7 @@ impl Round {
         let mut available = 0u64;
         for outcome in self.outcomes.values() {
             match outcome {
-                Outcome::Granted(grant) => available = available.saturating_add(grant.available),
+                Outcome::Granted(_, grant) => available = available.saturating_add(grant.available),
                 Outcome::Diverging(_) | Outcome::Refused { .. } => return true,
             }
         }
@@ -130,6 +130,7 @@ impl Round {
         let wait = Millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         let deadline = self.context.partitions.clock.instant(self.arrived + wait).into();
         let session = self.session.clone();
+        let _waits = self.context.metrics.waiting_fetch();
         let kept = session.state.lock().alarm.take();
         let mut alarm = kept.unwrap_or_else(|| Box::pin(sleep_until(deadline)));
         alarm.as_mut().reset(deadline);
@@ -163,13 +164,18 @@ impl Round {
     /// Reads what was granted and queues the answer.
     pub(super) fn answer(self) {
         let image = self.context.image();
+        let follower = matches!(self.who, Fetching::Follower { .. });
         let session = self.session.clone();
         let order = session.state.lock().session.in_order(self.outcomes.keys().cloned());
         let mut outcomes = self.outcomes;
         let mut told: Vec<(PartitionKey, FetchedPartition)> = Vec::with_capacity(order.len());
         for key in order {
             let Some(outcome) = outcomes.remove(&key) else { continue };
+            let at = outcome.granted();
             let partition = outcome.tell(&image, self.version, key.partition);
+            if let Some(at) = at.filter(|_| !follower && !partition.records.is_empty()) {
+                self.context.partitions.count_consumed(at, partition.records.len() as u64);
+            }
             told.push((key, partition));
         }
         let mut state = session.state.lock();
@@ -178,7 +184,6 @@ impl Round {
         }
         drop(state);
         let bytes = told.iter().map(|(_, partition)| partition.records.len() as u64).sum();
-        let follower = matches!(self.who, Fetching::Follower { .. });
         self.context.metrics.fetched(bytes, follower);
         let node_endpoints = endpoints(&image, &self.caller, self.version, &told);
         let mut response = FetchResponse { session_id: self.session.id, node_endpoints, ..FetchResponse::default() };
@@ -190,9 +195,17 @@ impl Round {
 }
 
 impl Outcome {
+    /// Where records were granted.
+    fn granted(&self) -> Option<TopicPartition> {
+        match self {
+            Self::Granted(at, _) => Some(*at),
+            Self::Diverging(_) | Self::Refused { .. } => None,
+        }
+    }
+
     fn bytes_granted(&self) -> usize {
         match self {
-            Self::Granted(grant) => grant.plan.as_ref().map_or(0, |plan| plan.bytes_max()),
+            Self::Granted(_, grant) => grant.plan.as_ref().map_or(0, |plan| plan.bytes_max()),
             Self::Diverging(_) | Self::Refused { .. } => 0,
         }
     }
@@ -201,7 +214,7 @@ impl Outcome {
     fn tell(self, image: &MetadataImage, version: i16, index: i32) -> FetchedPartition {
         let mut partition = FetchedPartition::new(index, ErrorCode::None);
         match self {
-            Self::Granted(grant) => {
+            Self::Granted(_, grant) => {
                 partition.high_watermark = Some(grant.high_watermark);
                 partition.last_stable_offset = Some(grant.last_stable_offset);
                 partition.log_start_offset = Some(grant.log_start);

@@ -57,9 +57,7 @@ impl Api {
             .timeout(Duration::from_secs(15))
             .build()
             .map_err(|error| CliError::new(Exit::Failed, format!("no HTTP client: {error}")))?;
-        let url = url.trim_end_matches('/');
-        let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        Ok(Self { client, url })
+        Ok(Self { client, url: base(url) })
     }
 
     /// GET below the cluster, with query parameters.
@@ -126,11 +124,36 @@ impl Api {
         if (200..300).contains(&status) {
             return Ok(body);
         }
-        let said = body["message"].as_str().unwrap_or("no reason given");
-        let exit = if body["error_code"] == NOT_CONFIRMED { Exit::Conflict } else { exit_of(status) };
-        let said = format!("{said} (HTTP {status}, error_code {})", body["error_code"]);
-        let kafka_error = body["details"]["kafka_error"].as_str().map(str::to_owned);
-        Err(Refused { error: CliError::new(exit, said), kafka_error })
+        Err(refused(status, &body))
+    }
+
+    /// For answers that go on for as long as somebody listens.
+    pub(super) fn streaming(url: &str) -> Result<Self, CliError> {
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .connect_timeout(Duration::from_secs(2))
+            .build()
+            .map_err(|error| CliError::new(Exit::Failed, format!("no HTTP client: {error}")))?;
+        Ok(Self { client, url: base(url) })
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Opens a stream of events behind an id.
+    pub(super) async fn open(&self, target: &str, last: Option<&str>) -> Result<reqwest::Response, CliError> {
+        let mut request = self.client.get(format!("{}{target}", self.url));
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        let sent = tokio::time::timeout(Duration::from_secs(15), request.send()).await;
+        let late = |_| CliError::new(Exit::Unreachable, format!("{} did not answer in time", self.url));
+        let answer = sent.map_err(late)?.map_err(|error| self.unreachable(&error))?;
+        match answer.status().as_u16() {
+            200..300 => Ok(answer),
+            status => Err(refused(status, &answer.json().await.unwrap_or_default()).error),
+        }
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> CliError {
@@ -138,6 +161,20 @@ impl Api {
         let message = format!("{} {why}: name another node with --url or HIGHWATER_URL", self.url);
         CliError::new(Exit::Unreachable, message)
     }
+}
+
+/// `host:port` is enough.
+fn base(url: &str) -> String {
+    let url = url.trim_end_matches('/');
+    if url.contains("://") { url.to_owned() } else { format!("http://{url}") }
+}
+
+fn refused(status: u16, body: &Value) -> Refused {
+    let said = body["message"].as_str().unwrap_or("no reason given");
+    let exit = if body["error_code"] == NOT_CONFIRMED { Exit::Conflict } else { exit_of(status) };
+    let said = format!("{said} (HTTP {status}, error_code {})", body["error_code"]);
+    let kafka_error = body["details"]["kafka_error"].as_str().map(str::to_owned);
+    Refused { error: CliError::new(exit, said), kafka_error }
 }
 
 fn exit_of(status: u16) -> Exit {
@@ -151,7 +188,7 @@ fn exit_of(status: u16) -> Exit {
     }
 }
 
-fn query_string(query: &[(&str, &str)]) -> String {
+pub(super) fn query_string(query: &[(&str, &str)]) -> String {
     let mut out = String::new();
     for (name, value) in query {
         out.push(if out.is_empty() { '?' } else { '&' });
