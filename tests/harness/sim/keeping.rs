@@ -182,7 +182,7 @@ impl Book {
             if renewed || moves_on { log_matching::below_watermark(look, partition) } else { Ok(()) }
         });
         let replica = partition.replicas.get_mut(&look.broker).expect("looked up above");
-        if replica.line == line && !replica.unsettled {
+        if line == 0 {
             return as_line;
         }
         // A replica of a line that was cut off holds what it held, until it is brought into the present one.
@@ -302,6 +302,7 @@ impl Book {
             if let ChangeKind::DataLoss { from, known } = change.kind {
                 counts.losses_told += 1;
                 reported_loss::told(at, state, from, known, partition)?;
+                partition.lines.untold = 0;
             }
         }
         valid_isr_and_elr::partition(at, state, partition.min_isr, image)?;

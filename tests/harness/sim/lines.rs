@@ -30,6 +30,8 @@ pub struct Lines {
     pub losses: u64,
     /// What the newest of them lacked, and the epoch it took over in.
     pub newest_loss: Option<(i32, Loss)>,
+    /// Records lost that the history does not speak of yet: a leader may be gone before it says what it lacks.
+    pub untold: i64,
 }
 
 impl Lines {
@@ -108,11 +110,12 @@ impl PartitionBook {
         self.lines.losses += u64::from(!gone.is_empty());
         let loss = Loss { from: if gone.is_empty() { committed_end } else { from }, committed_end };
         self.lines.newest_loss = Some((leader_epoch, loss));
+        self.lines.untold += loss.committed_end - loss.from;
+        self.lines.since = leader_epoch;
+        self.lines.parted.push((leader_epoch, from));
         if gone.is_empty() {
             return loss;
         }
-        self.lines.since = leader_epoch;
-        self.lines.parted.push((leader_epoch, from));
         for batch in leader.mirror.batches.iter().filter(|batch| batch.end <= from) {
             self.lines.remember(batch);
         }

@@ -196,7 +196,7 @@ impl Producer {
         };
         // What was acknowledged may have been taken back since.
         let taken_back =
-            at.and_then(|at| core.book.partitions.get(&at)).is_some_and(|partition| partition.lines.losses > 0);
+            at.and_then(|at| core.book.partitions.get(&at)).is_some_and(|partition| partition.lines.since > 0);
         let promised = self.known_from.is_some() && !reopened && !taken_back && (follows || stored());
         let verdict = must(!lost_sequence || index > 0 || !promised, "S16", || {
             format!("{at:?}: {error:?} for the oldest batch of producer {:?} in order", self.producer_id)
