@@ -124,6 +124,12 @@ async fn a_broker_that_comes_later_finds_the_cluster_by_its_bootstrap_servers() 
     cluster.crash(late).await;
     cluster.start_node(late).await;
     cluster.wait_in_sync("u", 0, 2).await;
+    // An observer that lost its metadata is no voter: it registers, and is filled again.
+    cluster.crash(late).await;
+    std::fs::remove_dir_all(cluster.member(late).metadata_dir()).unwrap();
+    cluster.start_node(late).await;
+    assert_eq!(cluster.node(late).quorum().status().role, QuorumRole::Observer);
+    cluster.wait_in_sync("u", 0, 2).await;
     assert_eq!(values(&cluster, "u").await, ["b"]);
     cluster.end().await;
 }
