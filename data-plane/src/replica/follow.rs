@@ -163,7 +163,11 @@ impl<D: Disk> Replica<D> {
     }
 
     fn truncate_fully(&mut self, start: Offset, now: Now) -> Result<(), StorageFailure> {
-        self.note_truncation(start.min(self.log.view().start), now);
+        let view = self.log.view();
+        // A leader that begins behind our end has deleted all that we hold: retention, not a truncation.
+        if start < view.end {
+            self.note_truncation(start.min(view.start), now);
+        }
         self.log.truncate_fully_to(start)?;
         self.after_truncation();
         Ok(())

@@ -184,7 +184,10 @@ mod tests {
         let loss = partition.begin_line(&leader, 3, &BTreeMap::new());
         assert_eq!(loss, Loss { from: 4, committed_end: 8 });
         assert_eq!((partition.committed.end(), partition.serials.len()), (4, 4));
-        assert!(partition.lines.held(4, 12) && !partition.lines.held(2, 11));
+        assert!(
+            partition.lines.held(4, 12) && !partition.lines.held(4, 99),
+            "what was cut off, not what stands there now"
+        );
         assert!(partition.lines.took_back_below(5) && !partition.lines.took_back_below(4));
         assert!(partition.lines.is_over(2) && !partition.lines.is_over(3));
     }

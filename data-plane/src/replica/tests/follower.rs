@@ -217,6 +217,23 @@ fn a_cut_below_the_own_watermark_is_an_error_in_the_log() {
 }
 
 #[test]
+fn what_retention_deleted_while_a_follower_was_away_is_no_truncation() {
+    let facts = facts();
+    let [mut one, mut two, _] = cluster(&facts);
+    one.produce(batch(2), Acks::Leader, 1);
+    catch_up(&mut two, &mut one);
+    catch_up(&mut two, &mut one);
+    let asked = two.point();
+    let out_of_range = two.feed(asked, LeaderAnswer::Error(ErrorCode::OffsetOutOfRange));
+    let FollowerNext::AskLeaderOffsets(requested) = out_of_range else { panic!("{out_of_range:?}") };
+    two.ask(ReplicaRequest::LeaderOffsets(LeaderOffsets { requested, answer: Ok((Offset(5), Offset(9))) }));
+    assert_eq!(two.end(), 5, "it begins where the leader begins");
+    let cut = |note: &&&Note| matches!(note, Note::TruncatedBelowWatermark { .. } | Note::Truncated { .. });
+    assert_eq!(two.notes().iter().filter(cut).count(), 0, "{:?}", two.notes());
+    assert_eq!(two.status().last_truncation, None);
+}
+
+#[test]
 fn a_broker_acts_only_on_images_with_its_own_epoch() {
     let mut two = Node::new(2);
     let mut facts = facts();
