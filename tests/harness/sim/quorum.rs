@@ -249,9 +249,12 @@ impl Quorum {
         }
         self.liveness.heartbeat(broker, heartbeat.epoch, heartbeat.incarnation, core.clock().mono);
         self.versions.insert(broker, heartbeat.version);
-        for known in &heartbeat.watermarks {
-            self.watermarks.insert(known.partition, known.clone());
-        }
+        // As the product: of partitions that it leads.
+        let leads = |known: &&KnownWatermark| {
+            self.image.partition(known.partition).is_some_and(|state| state.leader == Some(broker))
+        };
+        let led: Vec<_> = heartbeat.watermarks.iter().filter(leads).cloned().collect();
+        self.watermarks.extend(led.into_iter().map(|known| (known.partition, known)));
         let time = core.wall();
         let caught_up = heartbeat.version.0 as i64 >= registered.epoch.0;
         let command = match registered.state {
