@@ -6,7 +6,7 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{Instant as _, ServerState};
 
-use super::node::Node;
+use super::node::{Node, Standing};
 use super::types::NodeId;
 use crate::error::QuorumError;
 use crate::status::{PeerStatus, QuorumMember, QuorumRole, QuorumStatus};
@@ -19,7 +19,9 @@ impl Node {
         let membership = metrics.membership_config.membership();
         let joint = membership.get_joint_config();
         let voters: BTreeSet<NodeId> = membership.voter_ids().collect();
-        let standing = self.standing.lock().clone();
+        // A node that was just taken in has nothing to wait for, whether or not it has looked around since.
+        let belongs = membership.get_node(&self.id).is_some();
+        let standing = if belongs { Standing::default() } else { self.standing.lock().clone() };
         let failed = self.store.failure().borrow().clone();
         let failed = failed.or_else(|| metrics.running_state.as_ref().err().map(ToString::to_string));
         let role = match metrics.state {
@@ -27,7 +29,7 @@ impl Node {
             ServerState::Leader => QuorumRole::Leader,
             ServerState::Follower => QuorumRole::Follower,
             ServerState::Candidate => QuorumRole::Candidate,
-            ServerState::Learner if membership.get_node(&self.id).is_some() => QuorumRole::Observer,
+            ServerState::Learner if belongs => QuorumRole::Observer,
             ServerState::Learner => QuorumRole::Unformed,
             ServerState::Shutdown => QuorumRole::Stopped,
         };

@@ -190,6 +190,12 @@ fn topics_are_listed_created_grown_trimmed_and_deleted_from_the_command_line() {
             assert!(said.contains(word), "topic {line}: \"{word}\" is missing in\n{said}");
         }
     };
+    // A cluster is healthy before its broker has joined; topics need it.
+    let until = Instant::now() + Duration::from_secs(20);
+    while topic("create orders -p 2 -r 1 --dry-run").0 != 0 {
+        assert!(Instant::now() < until, "no broker joined: {}", std::fs::read_to_string(&log).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+    }
     told("create orders -p 2 -r 1 -c retention.ms=60000 --dry-run", 0, &["would be created: 2 partitions"]);
     told("list", 0, &["NAME"]);
     assert!(!topic("list").1.contains("orders"), "a dry run creates nothing");
