@@ -332,6 +332,21 @@ impl Node {
         self.note(Command::RegisterController { node, directory, endpoint: endpoint.clone(), time: wall_clock() }).await
     }
 
+    /// Writes down where the present voters are, before another one joins that may know them from the metadata alone: they
+    /// announce themselves, but perhaps not before they are needed. Whoever is not configured here was added, and noted then.
+    async fn note_present_voters(self: &Arc<Self>) -> Result<(), Stop> {
+        let configured = self.peers.voters().clone();
+        for voter in self.members().0 {
+            let endpoint = if voter == self.id { Some(&self.advertised) } else { configured.get(&voter.node) };
+            let told =
+                self.image().controllers.get(&voter.node).is_some_and(|known| known.directory == voter.directory);
+            if let Some(endpoint) = endpoint.filter(|_| !told) {
+                self.note_address(QuorumMember::from(voter), endpoint).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn forget_address(self: &Arc<Self>, node: BrokerId, directory: DirectoryId) -> Result<(), Stop> {
         if self.image().controllers.get(&node).is_none_or(|known| known.directory != directory) {
             return Ok(());
@@ -351,6 +366,7 @@ impl Node {
     /// Lets the new voter catch up and vote; the one it replaces goes in the same joint step.
     async fn promote(self: &Arc<Self>, plan: &VoterPlan) -> Result<(), Stop> {
         let Some(new) = plan.add.map(NodeId::from) else { return Ok(()) };
+        self.note_present_voters().await?;
         if !self.members().1.contains(&new) {
             self.until_agreed(|| self.raft.add_learner(new, EmptyNode {}, false)).await?;
         }

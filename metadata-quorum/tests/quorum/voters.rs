@@ -105,6 +105,9 @@ fn a_voter_that_nobody_has_configured_is_found_after_everybody_restarted() {
         assert_eq!(added.add.unwrap().node, cluster.nodes[new].id);
     }
     cluster.await_voters(&[1, 2, 3, 4, 5], &[0, 1, 2, 3, 4]);
+    eventually("where every voter is stands in the metadata of those that know it from nowhere else", || {
+        [3, 4].iter().all(|at| cluster.client(*at).image().controllers.size() == 5)
+    });
     for at in 0..5 {
         cluster.stop(at);
     }
