@@ -151,6 +151,9 @@ impl State {
     }
 }
 
+/// Changes this close together are read in one look.
+const TOGETHER: Duration = Duration::from_millis(100);
+
 /// Keeps the counts up to date, so that the journal's bounds lose none; runs until the quorum stops.
 pub async fn follow(admin: AdminState) {
     let mut looked = admin.quorum.events_watch();
@@ -161,6 +164,7 @@ pub async fn follow(admin: AdminState) {
             changed = looked.changed() => if changed.is_err() { return },
             changed = leaders.changed() => if !changed { return },
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        // Not a wait for anything: what happens in this time is counted in one go.
+        tokio::time::sleep(TOGETHER).await;
     }
 }

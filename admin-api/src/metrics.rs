@@ -234,8 +234,8 @@ fn topics(text: &mut Text, admin: &AdminState, view: &ReplicaView) {
 fn log_dirs(text: &mut Text, view: &ReplicaView, all: &[(TopicPartition, ReplicaStatus)]) {
     let Some(dir) = view.log_dir() else { return };
     let name = dir.display().to_string();
-    if let Some((total, free)) = view.log_dir_space() {
-        for (kind, bytes) in [("total", total), ("free", free)] {
+    if let Some(space) = view.log_dir_space() {
+        for (kind, bytes) in [("total", space.total_bytes), ("free", space.usable_bytes)] {
             text.put("log_dir_bytes", &[("dir", &name), ("kind", kind)], as_f64(bytes));
         }
     }

@@ -202,63 +202,63 @@ impl Session {
                 }))
             }
             Request::DeleteRecords(request) => {
-                let (context, caller) = (context.clone(), caller.clone());
+                let context = context.clone();
                 Handled::Later(Box::pin(async move {
-                    respond.send(&delete_records::handle(&context, &caller, version, request).await.into());
+                    respond.send(&delete_records::handle(&context, request).await.into());
                 }))
             }
             Request::DescribeConfigs(request) => {
-                let (context, caller) = (context.clone(), caller.clone());
+                let context = context.clone();
                 Handled::Later(Box::pin(async move {
-                    respond.send(&describe_configs::handle(&context, &caller, version, request).await.into());
+                    respond.send(&describe_configs::handle(&context, version, request).await.into());
                 }))
             }
             Request::AlterConfigs(request) => {
-                let (context, caller) = (context.clone(), caller.clone());
+                let context = context.clone();
                 Handled::Later(Box::pin(async move {
-                    respond.send(&alter_configs::handle(&context, &caller, version, request).await.into());
+                    respond.send(&alter_configs::handle(&context, request).await.into());
                 }))
             }
             Request::DescribeLogDirs(request) => {
-                let (context, caller) = (context.clone(), caller.clone());
+                let context = context.clone();
                 Handled::Later(Box::pin(async move {
-                    respond.send(&describe_log_dirs::handle(&context, &caller, version, request).await.into());
+                    respond.send(&describe_log_dirs::handle(&context, version, request).await.into());
                 }))
             }
             Request::CreatePartitions(request) => {
-                let (context, caller) = (context.clone(), caller.clone());
+                let context = context.clone();
                 Handled::Later(Box::pin(async move {
-                    respond.send(&create_partitions::handle(&context, &caller, version, request).await.into());
+                    respond.send(&create_partitions::handle(&context, request).await.into());
                 }))
             }
             Request::ElectLeaders(request) => {
-                let (context, caller) = (context.clone(), caller.clone());
+                let context = context.clone();
                 Handled::Later(Box::pin(async move {
-                    respond.send(&elect_leaders::handle(&context, &caller, version, request).await.into());
+                    respond.send(&elect_leaders::handle(&context, version, request).await.into());
                 }))
             }
             Request::IncrementalAlterConfigs(request) => {
-                let (context, caller) = (context.clone(), caller.clone());
+                let context = context.clone();
                 Handled::Later(Box::pin(async move {
-                    respond.send(&incremental_alter_configs::handle(&context, &caller, version, request).await.into());
+                    respond.send(&incremental_alter_configs::handle(&context, request).await.into());
                 }))
             }
             Request::DescribeQuorum(request) => {
-                let (context, caller) = (context.clone(), caller.clone());
+                let context = context.clone();
                 Handled::Later(Box::pin(async move {
-                    respond.send(&describe_quorum::handle(&context, &caller, version, request).await.into());
+                    respond.send(&describe_quorum::handle(&context, version, request).await.into());
                 }))
             }
             Request::UnregisterBroker(request) => {
-                let (context, caller) = (context.clone(), caller.clone());
+                let context = context.clone();
                 Handled::Later(Box::pin(async move {
-                    respond.send(&unregister_broker::handle(&context, &caller, version, request).await.into());
+                    respond.send(&unregister_broker::handle(&context, request).await.into());
                 }))
             }
             Request::DescribeTopicPartitions(request) => {
                 let (context, caller) = (context.clone(), caller.clone());
                 Handled::Later(Box::pin(async move {
-                    respond.send(&describe_topic_partitions::handle(&context, &caller, version, request).await.into());
+                    respond.send(&describe_topic_partitions::handle(&context, &caller, request).await.into());
                 }))
             }
         }

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use crate::error::DataPlaneError;
 use crate::handlers::context::Context;
 use crate::handlers::delete_records::{self, Refused};
-use crate::handlers::describe_log_dirs::{self, LogDirStatus};
+use crate::handlers::describe_log_dirs::{self, LogDirStatus, Space};
 use crate::identity::Identity;
 use crate::partitions::traffic::TopicCounts;
 use crate::partitions::{Partitions, Request};
@@ -144,10 +144,9 @@ impl ReplicaView {
         self.partitions.upgrade().map(|partitions| partitions.dir().path().to_path_buf())
     }
 
-    /// Size of its file system and what is free there, in bytes; `None` when the system does not say.
-    pub fn log_dir_space(&self) -> Option<(u64, u64)> {
-        let volume = rustix::fs::statvfs(&self.log_dir()?).ok()?;
-        Some((volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize))
+    /// The file system it lies on; `None` when the system does not say.
+    pub fn log_dir_space(&self) -> Option<Space> {
+        describe_log_dirs::space(&self.log_dir()?)
     }
 
     /// Follows the phase.

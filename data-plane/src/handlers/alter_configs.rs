@@ -1,9 +1,6 @@
 //! AlterConfigs (33, v0–2): replaces all that is set on a resource. Keys that are not named go back to their defaults, so
 //! IncrementalAlterConfigs is the better way (KIP-339); old tools still send this one.
 
-use std::collections::BTreeSet;
-
-use futures::future::join_all;
 use highwater_quorum::ConfigChange;
 use highwater_quorum::controller::{ConfigAction, ConfigOperation, ConfigResource};
 use highwater_wire::ErrorCode;
@@ -11,34 +8,19 @@ use kafka_wire::alter_configs_request::AlterConfigsResource;
 use kafka_wire::alter_configs_response::AlterConfigsResourceResponse;
 use kafka_wire::{AlterConfigsRequest, AlterConfigsResponse};
 
-use super::configs::{Fault, alter, named_twice, repeated};
-use super::context::{Caller, Context};
+use super::configs::{Fault, alter_each};
+use super::context::Context;
 
-pub async fn handle(
-    context: &Context,
-    _caller: &Caller,
-    _version: i16,
-    request: AlterConfigsRequest,
-) -> AlterConfigsResponse {
-    let twice = repeated(request.resources.iter().map(|asked| (asked.resource_type, asked.resource_name.as_str())));
-    let mut told = BTreeSet::new();
-    let once =
-        request.resources.iter().filter(|asked| told.insert((asked.resource_type, asked.resource_name.as_str())));
-    let changes = once.map(|asked| {
-        let (kind, name) = (asked.resource_type, asked.resource_name.as_str());
-        let is_twice = twice.contains(&(kind, name));
-        async move {
-            let result = if is_twice {
-                Err(named_twice(kind, name))
-            } else {
-                alter(context, kind, name, request.validate_only, |resource| change(resource, asked)).await
-            };
-            answer(asked, result)
-        }
-    });
+pub async fn handle(context: &Context, request: AlterConfigsRequest) -> AlterConfigsResponse {
+    let altered = alter_each(context, request.validate_only, &request.resources, named, change).await;
     let mut response = AlterConfigsResponse::default();
-    response.responses = join_all(changes).await;
+    response.responses = altered.into_iter().map(|(asked, result)| answer(asked, result)).collect();
     response
+}
+
+/// Type and name of a resource.
+fn named(asked: &AlterConfigsResource) -> (i8, &str) {
+    (asked.resource_type, asked.resource_name.as_str())
 }
 
 fn change(resource: ConfigResource, asked: &AlterConfigsResource) -> Result<ConfigChange, Fault> {

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures::future::join_all;
 use highwater_quorum::controller::{ConfigResource, check_topic_name};
 use highwater_quorum::{ConfigChange, MetadataImage, QuorumError, Refusal};
 use highwater_wire::{BrokerId, ErrorCode};
@@ -90,4 +91,29 @@ pub(super) async fn alter(
 /// The fault of a resource that a request names twice.
 pub(super) fn named_twice(kind: i8, name: &str) -> Fault {
     (ErrorCode::InvalidRequest, format!("resource {name:?} of type {kind} is named twice in one request"))
+}
+
+/// Changes each resource of a request once, all of them side by side; one that is refused does not touch the others.
+/// `named`: type and name of a resource, `change`: what is to become of it.
+pub(super) async fn alter_each<'a, R>(
+    context: &Context,
+    validate_only: bool,
+    asked: &'a [R],
+    named: impl Fn(&'a R) -> (i8, &'a str),
+    change: impl Fn(ConfigResource, &'a R) -> Result<ConfigChange, Fault>,
+) -> Vec<(&'a R, Result<(), Fault>)> {
+    let twice = repeated(asked.iter().map(&named));
+    let mut told = BTreeSet::new();
+    let once = asked.iter().filter(|one| told.insert(named(one)));
+    let (twice, named, change) = (&twice, &named, &change);
+    let changes = once.map(|one| async move {
+        let (kind, name) = named(one);
+        let result = if twice.contains(&(kind, name)) {
+            Err(named_twice(kind, name))
+        } else {
+            alter(context, kind, name, validate_only, |resource| change(resource, one)).await
+        };
+        (one, result)
+    });
+    join_all(changes).await
 }

@@ -11,15 +11,10 @@ use kafka_wire::create_partitions_request::CreatePartitionsTopic;
 use kafka_wire::create_partitions_response::CreatePartitionsTopicResult;
 use kafka_wire::{CreatePartitionsRequest, CreatePartitionsResponse};
 
-use super::context::{Caller, Context};
+use super::context::Context;
 use super::create_topics::{explain, timeout};
 
-pub async fn handle(
-    context: &Context,
-    _caller: &Caller,
-    _version: i16,
-    request: CreatePartitionsRequest,
-) -> CreatePartitionsResponse {
+pub async fn handle(context: &Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse {
     let timeout = timeout(request.timeout_ms);
     let mut seen = BTreeSet::new();
     let twice: BTreeSet<&str> =

@@ -10,7 +10,7 @@ use kafka_wire::delete_records_response::{DeleteRecordsPartitionResult, DeleteRe
 use kafka_wire::{DeleteRecordsRequest, DeleteRecordsResponse};
 use tokio::sync::oneshot;
 
-use super::context::{Caller, Context, by_name, is_internal};
+use super::context::{Context, by_name, is_internal};
 use super::millis;
 use crate::partitions::tickets::{Answer, Flush};
 use crate::partitions::{Deliveries, Reply};
@@ -35,12 +35,7 @@ impl Refused {
     }
 }
 
-pub async fn handle(
-    context: &Context,
-    _caller: &Caller,
-    _version: i16,
-    request: DeleteRecordsRequest,
-) -> DeleteRecordsResponse {
+pub async fn handle(context: &Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse {
     let image = context.image();
     let rows = request.topics.iter().flat_map(|topic| topic.partitions.iter().map(move |row| (topic, row)));
     let rows: Vec<_> = rows

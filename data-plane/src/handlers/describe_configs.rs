@@ -17,14 +17,9 @@ use kafka_wire::describe_configs_response::{
 use kafka_wire::{DescribeConfigsRequest, DescribeConfigsResponse};
 
 use super::configs::{Fault, resource};
-use super::context::{Caller, Context};
+use super::context::Context;
 
-pub async fn handle(
-    context: &Context,
-    _caller: &Caller,
-    version: i16,
-    request: DescribeConfigsRequest,
-) -> DescribeConfigsResponse {
+pub async fn handle(context: &Context, version: i16, request: DescribeConfigsRequest) -> DescribeConfigsResponse {
     let image = context.image();
     let describe = |asked: &DescribeConfigsResource| {
         let mut told = DescribeConfigsResult::default();

@@ -8,7 +8,7 @@ use kafka_wire::describe_log_dirs_response::{DescribeLogDirsPartition, DescribeL
 use kafka_wire::{DescribeLogDirsRequest, DescribeLogDirsResponse};
 use kafka_wire_core::StrBytes;
 
-use super::context::{Caller, Context, by_name};
+use super::context::{Context, by_name};
 use crate::partitions::{Deliveries, Hosted, Partitions};
 use crate::replica::message::{ReplicaReply, ReplicaRequest};
 
@@ -45,12 +45,7 @@ pub struct ReplicaSize {
     pub offset_lag: i64,
 }
 
-pub async fn handle(
-    context: &Context,
-    _caller: &Caller,
-    version: i16,
-    request: DescribeLogDirsRequest,
-) -> DescribeLogDirsResponse {
+pub async fn handle(context: &Context, version: i16, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse {
     let wanted = request.topics.as_ref().map(|topics| {
         let image = context.image();
         let named =
@@ -120,7 +115,8 @@ pub async fn status(partitions: &Arc<Partitions>, wanted: Option<Vec<Arc<Hosted>
     LogDirStatus { path: partitions.dir().path().display().to_string(), offline, space, replicas }
 }
 
-fn space(path: &std::path::Path) -> Option<Space> {
+/// Of the file system a directory lies on; `None` when the system does not say.
+pub fn space(path: &std::path::Path) -> Option<Space> {
     let volume = rustix::fs::statvfs(path).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(volume.f_frsize);
     Some(Space { total_bytes: bytes(volume.f_blocks), usable_bytes: bytes(volume.f_bavail) })

@@ -13,7 +13,7 @@ use kafka_wire::describe_quorum_response::{Listener, Node, PartitionData, Replic
 use kafka_wire::{DescribeQuorumRequest, DescribeQuorumResponse};
 use kafka_wire_core::Uuid;
 
-use super::context::{Caller, Context};
+use super::context::Context;
 
 /// Kafka's name for the quorum's log.
 const METADATA_TOPIC: &str = "__cluster_metadata";
@@ -22,12 +22,7 @@ const BUDGET: Duration = Duration::from_secs(2);
 /// What is not known of a time.
 const NO_TIME: i64 = -1;
 
-pub async fn handle(
-    context: &Context,
-    _caller: &Caller,
-    version: i16,
-    request: DescribeQuorumRequest,
-) -> DescribeQuorumResponse {
+pub async fn handle(context: &Context, version: i16, request: DescribeQuorumRequest) -> DescribeQuorumResponse {
     let mut response = DescribeQuorumResponse::default();
     let status = if asks_for_metadata(&request.topics) { context.quorum.leader_status(BUDGET).await } else { None };
     let now_ms = context.partitions.clock.wall().0;

@@ -25,7 +25,6 @@ const PARTITIONS_MAX: usize = 2_000;
 pub async fn handle(
     context: &Context,
     caller: &Caller,
-    _version: i16,
     request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse {
     page(&context.image(), caller, &request)

@@ -13,7 +13,7 @@ use highwater_wire::{BrokerId, ErrorCode, TopicPartition};
 use kafka_wire::elect_leaders_response::{PartitionResult, ReplicaElectionResult};
 use kafka_wire::{ElectLeadersRequest, ElectLeadersResponse};
 
-use super::context::{Caller, Context, by_name};
+use super::context::{Context, by_name};
 use super::create_topics::{explain, timeout};
 
 /// Elections in one entry (D17).
@@ -29,12 +29,7 @@ struct Named {
     partition: i32,
 }
 
-pub async fn handle(
-    context: &Context,
-    _caller: &Caller,
-    version: i16,
-    request: ElectLeadersRequest,
-) -> ElectLeadersResponse {
+pub async fn handle(context: &Context, version: i16, request: ElectLeadersRequest) -> ElectLeadersResponse {
     let named = named(&request);
     let elected = elect(context, &request, &named, timeout(request.timeout_ms)).await;
     answer(version, &named, elected)

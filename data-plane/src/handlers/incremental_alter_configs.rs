@@ -1,9 +1,6 @@
 //! IncrementalAlterConfigs (44, v0–1): sets, deletes, appends to and subtracts from single keys (KIP-339). Each resource
 //! is changed as a whole or not at all; one that is refused does not touch the others.
 
-use std::collections::BTreeSet;
-
-use futures::future::join_all;
 use highwater_quorum::ConfigChange;
 use highwater_quorum::controller::{ConfigAction, ConfigOperation, ConfigResource};
 use highwater_wire::ErrorCode;
@@ -11,34 +8,19 @@ use kafka_wire::incremental_alter_configs_request::{AlterConfigsResource, Altera
 use kafka_wire::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use kafka_wire::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
 
-use super::configs::{Fault, alter, named_twice, repeated};
-use super::context::{Caller, Context};
+use super::configs::{Fault, alter_each};
+use super::context::Context;
 
-pub async fn handle(
-    context: &Context,
-    _caller: &Caller,
-    _version: i16,
-    request: IncrementalAlterConfigsRequest,
-) -> IncrementalAlterConfigsResponse {
-    let twice = repeated(request.resources.iter().map(|asked| (asked.resource_type, asked.resource_name.as_str())));
-    let mut told = BTreeSet::new();
-    let once =
-        request.resources.iter().filter(|asked| told.insert((asked.resource_type, asked.resource_name.as_str())));
-    let changes = once.map(|asked| {
-        let (kind, name) = (asked.resource_type, asked.resource_name.as_str());
-        let is_twice = twice.contains(&(kind, name));
-        async move {
-            let result = if is_twice {
-                Err(named_twice(kind, name))
-            } else {
-                alter(context, kind, name, request.validate_only, |resource| change(resource, asked)).await
-            };
-            answer(asked, result)
-        }
-    });
+pub async fn handle(context: &Context, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse {
+    let altered = alter_each(context, request.validate_only, &request.resources, named, change).await;
     let mut response = IncrementalAlterConfigsResponse::default();
-    response.responses = join_all(changes).await;
+    response.responses = altered.into_iter().map(|(asked, result)| answer(asked, result)).collect();
     response
+}
+
+/// Type and name of a resource.
+fn named(asked: &AlterConfigsResource) -> (i8, &str) {
+    (asked.resource_type, asked.resource_name.as_str())
 }
 
 fn change(resource: ConfigResource, asked: &AlterConfigsResource) -> Result<ConfigChange, Fault> {

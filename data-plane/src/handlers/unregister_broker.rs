@@ -6,15 +6,10 @@
 use highwater_wire::{BrokerId, ErrorCode};
 use kafka_wire::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 
-use super::context::{Caller, Context};
+use super::context::Context;
 use super::create_topics::{CREATE_TIMEOUT, explain};
 
-pub async fn handle(
-    context: &Context,
-    _caller: &Caller,
-    _version: i16,
-    request: UnregisterBrokerRequest,
-) -> UnregisterBrokerResponse {
+pub async fn handle(context: &Context, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse {
     let mut response = UnregisterBrokerResponse::default();
     if let Err(error) = context.quorum.unregister_broker(BrokerId(request.broker_id), CREATE_TIMEOUT).await {
         response.error_code = ErrorCode::from(&error).code();
