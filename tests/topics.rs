@@ -9,10 +9,7 @@ use highwater_tests::client::{Client, EARLIEST, LATEST, batch, contents, list_of
 use highwater_tests::cluster::{Cluster, told};
 use highwater_wire::ErrorCode;
 use highwater_wire::messages::create_partitions_request::{CreatePartitionsAssignment, CreatePartitionsTopic};
-use highwater_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
-use highwater_wire::request::{
-    CreatePartitionsRequest, DeleteRecordsRequest, DescribeLogDirsRequest, DescribeTopicPartitionsRequest,
-};
+use highwater_wire::request::{CreatePartitionsRequest, DescribeLogDirsRequest, DescribeTopicPartitionsRequest};
 use serde_json::{Value, json};
 
 const ALL: i16 = -1;
@@ -68,24 +65,7 @@ async fn add(
 
 /// DeleteRecords for one partition: low watermark or error.
 async fn delete(client: &mut Client, topic: &str, partition: i32, before: i64) -> Result<i64, ErrorCode> {
-    let mut row = DeleteRecordsPartition::default();
-    row.partition_index = partition;
-    row.offset = before;
-    let mut named = DeleteRecordsTopic::default();
-    named.name = topic.into();
-    named.partitions = vec![row];
-    let mut request = DeleteRecordsRequest::default();
-    request.topics = vec![named];
-    request.timeout_ms = 20_000;
-    let answer = told(client.ask(2, request).await);
-    let result = &answer.topics[0].partitions[0];
-    match result.error_code {
-        0 => Ok(result.low_watermark),
-        code => {
-            assert_eq!(result.low_watermark, -1);
-            Err(ErrorCode::from_code(code))
-        }
-    }
+    told(client.delete_records(topic, partition, before).await)
 }
 
 /// Where the log of a replica begins, whatever its role.

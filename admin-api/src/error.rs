@@ -3,14 +3,18 @@
 //! A status, Kafka REST's `error_code`, a message that says what to do, and details a script can read. The request id
 //! is added on the way out.
 
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use highwater_quorum::body::BodyFault;
 use highwater_quorum::image::topic_config::{ConfigFault, ConfigFaults};
 use highwater_quorum::{QuorumError, Refusal};
 use highwater_wire::{BrokerId, ErrorCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
+
+/// The longest text of a refusal by axum itself, in bytes.
+const FRAMEWORK_BODY_MAX: usize = 4 << 10;
 
 /// One refusal or failure, before it becomes a response.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +29,27 @@ pub struct ApiError {
 impl ApiError {
     fn new(status: StatusCode, error_code: u32, message: impl Into<String>) -> Self {
         Self { status, error_code, message: message.into(), details: None }
+    }
+
+    /// What axum refuses before a handler is asked, such as a path that is no UTF-8, said as everything else is said.
+    /// `None` for an answer that is no error, or one of ours.
+    pub async fn of_the_framework(response: &mut Response) -> Option<Self> {
+        let status = response.status();
+        if !(status.is_client_error() || status.is_server_error()) || has_json(response) {
+            return None;
+        }
+        let body = axum::body::to_bytes(std::mem::take(response.body_mut()), FRAMEWORK_BODY_MAX).await;
+        let said = body.map(|body| String::from_utf8_lossy(&body).into_owned()).unwrap_or_default();
+        let message = if said.is_empty() { status.canonical_reason().unwrap_or("refused").to_owned() } else { said };
+        Some(Self::new(status, u32::from(status.as_u16()), message))
+    }
+
+    /// 413/413 or 400/400: a body that is too large, or broke off.
+    pub fn of_body(fault: &BodyFault) -> Self {
+        match fault {
+            BodyFault::TooLarge { .. } => Self::new(StatusCode::PAYLOAD_TOO_LARGE, 413, fault.to_string()),
+            BodyFault::BrokeOff(_) => Self::malformed(fault.to_string()),
+        }
     }
 
     /// 400/400: a parameter or body that cannot be read.
@@ -230,4 +255,8 @@ impl IntoResponse for ApiError {
         response.extensions_mut().insert(self);
         response
     }
+}
+fn has_json(response: &Response) -> bool {
+    let media = response.headers().get(header::CONTENT_TYPE).and_then(|media| media.to_str().ok());
+    media.is_some_and(|media| media.starts_with("application/json"))
 }

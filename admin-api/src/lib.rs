@@ -12,6 +12,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::HeaderValue;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use highwater_quorum::body::in_one_piece;
 use highwater_quorum::image::events::EventId;
 use highwater_quorum::status::QuorumRole;
 use highwater_quorum::{NodeSettings, QuorumClient};
@@ -195,6 +196,9 @@ pub fn router(admin: AdminState) -> Router {
         .with_state(admin)
 }
 
+/// The largest body of a request, in bytes.
+const BODY_BYTES_MAX: usize = 2 << 20;
+
 /// Around every request: its id, the body of an error, and the count.
 async fn around(State(_): State<AdminState>, mut request: Request, next: Next) -> Response {
     let given = request.headers().get("x-request-id").filter(|id| id.len() <= 200).and_then(|id| id.to_str().ok());
@@ -203,8 +207,15 @@ async fn around(State(_): State<AdminState>, mut request: Request, next: Next) -
     let began = Instant::now();
     let path = respond::FullPath(request.uri().path().to_owned());
     request.extensions_mut().insert(path);
-    let mut response = next.run(request).await;
-    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+    let mut response = match in_one_piece(request, BODY_BYTES_MAX).await {
+        Ok(request) => next.run(request).await,
+        Err(fault) => ApiError::of_body(&fault).into_response(),
+    };
+    let error = match response.extensions_mut().remove::<ApiError>() {
+        Some(error) => Some(error),
+        None => ApiError::of_the_framework(&mut response).await,
+    };
+    if let Some(error) = error {
         response =
             respond::plain(error.status, &error.body(&request_id)).unwrap_or_else(|_| error.status.into_response());
     }

@@ -100,7 +100,12 @@ impl<D: Disk> Replica<D> {
                 request => self.refuse(&request, refusal, now),
             };
         }
+        let start = self.log.view().start;
         let reply = self.serve(request, now, out).unwrap_or_else(|failure| self.step_aside(failure, out));
+        if self.log.view().start != start {
+            let effects = &mut self.effects;
+            self.replication.park().on_start(|wake| effects.push(Effect::Wake(wake)));
+        }
         self.carry_out(out);
         if matches!(self.health, Health::Running) {
             self.save_start(out);

@@ -2,6 +2,7 @@
 //!
 //! Pure: `image`, `controller`, `planner`. Only `raft` and what lies under it names openraft or sled.
 
+pub mod body;
 pub mod client;
 pub mod config;
 pub mod controller;

@@ -10,6 +10,7 @@ use highwater_wire::api::ApiKey;
 use highwater_wire::batch::{BatchIter, RecordBatch};
 use highwater_wire::frame::{FrameBuffer, FrameLimits};
 use highwater_wire::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use highwater_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use highwater_wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use highwater_wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use highwater_wire::messages::list_offsets_response::ListOffsetsPartitionResponse;
@@ -33,8 +34,8 @@ use highwater_wire::response::{
     OffsetForLeaderEpochResponse, ProduceResponse, UnregisterBrokerResponse, response_limits,
 };
 use highwater_wire::{
-    FetchResponse, FetchedPartition, Offset, ProducerEpoch, ProducerId, Record, RecordBatchBuilder, Request, Response,
-    StrBytes, Timestamp, TopicId,
+    ErrorCode, FetchResponse, FetchedPartition, Offset, ProducerEpoch, ProducerId, Record, RecordBatchBuilder, Request,
+    Response, StrBytes, Timestamp, TopicId,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -240,6 +241,31 @@ impl Client {
     ) -> io::Result<ListOffsetsPartitionResponse> {
         let answer = self.ask(8, list_offsets_request(topic, partition, timestamp, -1)).await?;
         only(answer.topics.into_iter().flat_map(|topic| topic.partitions))
+    }
+
+    /// DeleteRecords for one partition (version 2): the low watermark, or the error. `before` −1: up to the watermark.
+    pub async fn delete_records(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        before: i64,
+    ) -> io::Result<Result<i64, ErrorCode>> {
+        let mut row = DeleteRecordsPartition::default();
+        row.partition_index = partition;
+        row.offset = before;
+        let mut named = DeleteRecordsTopic::default();
+        named.name = topic.into();
+        named.partitions = vec![row];
+        let mut request = DeleteRecordsRequest::default();
+        request.topics = vec![named];
+        request.timeout_ms = 20_000;
+        let answer = self.ask(2, request).await?;
+        let told = only(answer.topics.into_iter().flat_map(|topic| topic.partitions))?;
+        match told.error_code {
+            0 => Ok(Ok(told.low_watermark)),
+            code if told.low_watermark == -1 => Ok(Err(ErrorCode::from_code(code))),
+            code => Err(invalid(format!("error {code} beside low watermark {}", told.low_watermark))),
+        }
     }
 
     /// Where the records of an epoch end, as the leader knows it (version 4).

@@ -307,6 +307,18 @@ impl Processes {
         child.wait().expect("a child can be waited for").code()
     }
 
+    /// SIGTERM, once more while it stops, and waits for the end; its exit code.
+    pub fn terminate_twice(&mut self, id: usize) -> Option<i32> {
+        kill_process(self.node(id).pid(), Signal::TERM).expect("the process is there");
+        self.terminate(id)
+    }
+
+    /// SIGTERM, and `kill -9` before it can have stopped in order.
+    pub fn terminate_then_kill(&mut self, id: usize) {
+        kill_process(self.node(id).pid(), Signal::TERM).expect("the process is there");
+        self.kill(id);
+    }
+
     /// Kafka addresses of all brokers.
     pub fn bootstrap(&self) -> String {
         self.nodes

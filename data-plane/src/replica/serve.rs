@@ -96,7 +96,8 @@ impl<D: Disk> Replica<D> {
         }
         let bound = self.replication.high_watermark();
         let mut grant = self.grant(fetch, bound)?;
-        self.arm(fetch, &mut grant, Interest::Consumer { offset: fetch.offset.max(bound) });
+        let offset = fetch.offset.max(bound);
+        self.arm(fetch, &mut grant, Interest::Consumer { offset, quietly_told: false });
         Ok(ReplicaReply::Fetched(grant))
     }
 

@@ -14,7 +14,8 @@ pub struct WaiterId(pub u64);
 /// a waiter that was woken, or was not armed, asks the partition again in its next round.
 ///
 /// Woken for data: a follower by an append, a consumer by a watermark move, both by an error or a change of epoch or
-/// role. Noticed without being woken (a quiet wake): a follower by a watermark move (R81).
+/// role. Noticed without being woken (a quiet wake): a follower by a watermark move (R81), both by a log start that moved,
+/// which a session must tell (R88).
 #[derive(Debug, Clone)]
 pub struct Watch {
     pub waiter: WaiterId,
@@ -30,7 +31,7 @@ pub enum Interest {
     /// A follower at this offset: anything appended.
     Follower { quietly_told: bool },
     /// A consumer: the watermark beyond this offset.
-    Consumer { offset: Offset },
+    Consumer { offset: Offset, quietly_told: bool },
 }
 
 /// Whom to tell.
@@ -83,12 +84,22 @@ impl Park {
                 }
                 true
             }
-            Interest::Consumer { offset } if *offset < high_watermark => {
+            Interest::Consumer { offset, .. } if *offset < high_watermark => {
                 wake(WakeUp { waiter: *waiter, urgent: true });
                 false
             }
             Interest::Consumer { .. } => true,
         });
+    }
+
+    /// The log begins elsewhere: everybody hears of it with the next answer.
+    pub fn on_start(&mut self, mut wake: impl FnMut(WakeUp)) {
+        for (waiter, interest) in &mut self.armed {
+            let (Interest::Follower { quietly_told } | Interest::Consumer { quietly_told, .. }) = interest;
+            if !std::mem::replace(quietly_told, true) {
+                wake(WakeUp { waiter: *waiter, urgent: false });
+            }
+        }
     }
 
     /// An error, an epoch or a role changed: everybody asks again and learns of it (D32).
@@ -114,7 +125,7 @@ mod tests {
     const FOLLOWER: Interest = Interest::Follower { quietly_told: false };
 
     fn consumer(offset: i64) -> Interest {
-        Interest::Consumer { offset: Offset(offset) }
+        Interest::Consumer { offset: Offset(offset), quietly_told: false }
     }
 
     fn park(waiters: &[(u64, Interest)]) -> Park {
@@ -147,6 +158,15 @@ mod tests {
             "told once; a consumer at the watermark waits"
         );
         assert_eq!(collect(|wake| park.on_appended(wake)), [(1, true)], "the follower still waits for data");
+    }
+
+    #[test]
+    fn a_log_start_that_moves_is_told_once_to_everybody_and_wakes_nobody() {
+        let mut park = park(&[(1, FOLLOWER), (2, consumer(5))]);
+        assert_eq!(collect(|wake| park.on_start(wake)), [(1, false), (2, false)]);
+        assert_eq!(collect(|wake| park.on_start(wake)), []);
+        assert_eq!(collect(|wake| park.on_watermark(Offset(6), wake)), [(2, true)], "and it still waits for data");
+        assert_eq!(collect(|wake| park.on_appended(wake)), [(1, true)]);
     }
 
     #[test]

@@ -166,7 +166,7 @@ fn losing_the_leadership_answers_producers_and_wakes_fetches_before_anything_els
     let mut stage = Stage::new(Numbers::new(&[(4, 0)], 10), 10);
     stage.apply(facts.terms());
     assert_eq!(stage.produce(7), AckState::Waiting);
-    stage.replication.park().arm(WaiterId(1), Interest::Consumer { offset: Offset(10) });
+    stage.replication.park().arm(WaiterId(1), Interest::Consumer { offset: Offset(10), quietly_told: false });
     stage.effects.clear();
     let away = elect(&mut facts, Some(2));
     stage.apply(away);

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -21,6 +22,7 @@ use super::formation::FormationAnswer;
 use super::network::{CLUSTER, TO};
 use super::node::{Node, Reply};
 use super::types::{SnapshotMeta, TypeConfig, Vote};
+use crate::body::{self, BodyFault};
 use crate::client::{Heartbeat, HeartbeatAnswer};
 use crate::controller::{Answer, Command, KnownWatermark};
 use crate::duty;
@@ -84,10 +86,8 @@ pub(crate) fn router(node: Arc<Node>, extra: Router) -> Router {
         .route("/raft/append", post(append))
         .route("/raft/vote", post(vote))
         .route("/raft/pre-vote", post(pre_vote))
-        .route("/raft/transfer-leader", post(transfer_leader))
-        .layer(DefaultBodyLimit::max(RPC_BYTES_MAX));
-    let snapshot =
-        Router::new().route("/raft/snapshot", post(install_snapshot)).layer(DefaultBodyLimit::max(SNAPSHOT_BYTES_MAX));
+        .route("/raft/transfer-leader", post(transfer_leader));
+    let snapshot = Router::new().route("/raft/snapshot", post(install_snapshot));
     let rest = Router::new()
         .route("/heartbeat", post(heartbeat))
         .route("/propose", post(propose))
@@ -98,9 +98,24 @@ pub(crate) fn router(node: Arc<Node>, extra: Router) -> Router {
         .route("/read-index", post(read_index))
         .route("/status", get(status))
         .route("/voters", post(change_voters))
-        .route("/transfer-leadership", post(transfer_leadership))
-        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX));
-    raft.merge(snapshot).merge(rest).with_state(node).merge(extra)
+        .route("/transfer-leadership", post(transfer_leadership));
+    let routes = bounded(raft, RPC_BYTES_MAX);
+    let routes = routes.merge(bounded(snapshot, SNAPSHOT_BYTES_MAX)).merge(bounded(rest, REQUEST_BYTES_MAX));
+    routes.with_state(node).merge(extra)
+}
+
+/// Routes whose bodies have at most so many bytes.
+fn bounded(routes: Router<Arc<Node>>, bytes_max: usize) -> Router<Arc<Node>> {
+    let read = move |request: Request, next: Next| async move {
+        match body::in_one_piece(request, bytes_max).await {
+            Ok(request) => next.run(request).await,
+            Err(fault @ BodyFault::TooLarge { .. }) => {
+                (StatusCode::PAYLOAD_TOO_LARGE, fault.to_string()).into_response()
+            }
+            Err(fault) => (StatusCode::BAD_REQUEST, fault.to_string()).into_response(),
+        }
+    };
+    routes.layer(middleware::from_fn(read)).layer(DefaultBodyLimit::max(bytes_max))
 }
 
 /// Refuses what is meant for another disk or another cluster (D1).

@@ -413,7 +413,7 @@ fn the_end_is_not_told_before_the_watermark_has_reached_the_start_of_the_epoch()
 fn an_append_wakes_followers_and_only_a_watermark_move_wakes_consumers() {
     let mut stage = Stage::in_sync(2);
     stage.park.arm(WaiterId(1), Interest::Follower { quietly_told: false });
-    stage.park.arm(WaiterId(2), Interest::Consumer { offset: Offset(10) });
+    stage.park.arm(WaiterId(2), Interest::Consumer { offset: Offset(10), quietly_told: false });
     stage.append(1);
     let wakes = |effects: &[Effect]| -> Vec<WakeUp> {
         let woken =
