@@ -1,7 +1,8 @@
-//! What the tests stand on: real processes, clusters in this process, a small Kafka client, a simulated world.
+//! What the tests stand on: real processes, clusters in this process, a small Kafka client, a simulated world, made-up bytes.
 
 pub mod client;
 pub mod cluster;
+pub mod fuzz;
 pub mod process;
 pub mod sim;
 pub mod slow_link;
