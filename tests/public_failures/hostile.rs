@@ -322,10 +322,10 @@ async fn b51_no_body_parameter_or_path_makes_a_node_fail() {
 /// What it is, how it begins, how it goes on for ever, and statuses that are right.
 type Endless<'a> = (&'a str, Vec<u8>, &'a [u8], &'a [&'a str]);
 
-/// Sends raw bytes to the admin port, `more` again and again until the node ends it or `most` are sent: the status line of
+/// Sends raw bytes to a port, `more` again and again until the node ends it or `most` are sent: the status line of
 /// what came back (empty: closed without one), and how many bytes went out.
-async fn raw_http(cluster: &Processes, head: &[u8], more: &[u8], most: usize) -> (String, usize) {
-    let address: SocketAddr = (Ipv4Addr::LOCALHOST, cluster.node(1).http_port).into();
+async fn raw_http(port: u16, head: &[u8], more: &[u8], most: usize) -> (String, usize) {
+    let address: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
     let (mut input, mut output) = TcpStream::connect(address).await.unwrap().into_split();
     let mut sent = 0;
     let mut answer = Vec::new();
@@ -360,54 +360,53 @@ async fn raw_http(cluster: &Processes, head: &[u8], more: &[u8], most: usize) ->
     (String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned(), sent)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn b53_a_request_without_end_or_measure_is_cut_off_and_costs_no_memory() {
+/// Each kind of request that has no end or no measure, to one path of one port.
+async fn endless_requests(cluster: &mut Processes, port: u16, path: &str) {
     const MOST: usize = 64 << 20;
-    let mut cluster = one_node().await;
-    let before = cluster.usage(1).resident_kib;
-    let post = "POST /v3/clusters/-/topics HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let post = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n");
     let chunk = [&b"10000\r\n"[..], &[b' '; 0x10000], b"\r\n"].concat();
     let header = [&b"x-long: "[..], &[b'a'; 1 << 20], b"\r\n"].concat();
     let deep = [b'['; 1 << 16];
     let array = b"{\"topic_name\":\"x\"},".repeat(1_000);
+    let long_url = [&b"GET /v3/clusters/-/topics?"[..], &[b'a'; 1 << 20], b" HTTP/1.1\r\n\r\n"].concat();
+    let of = |head: &str| format!("{post}{head}\r\n\r\n").into_bytes();
+    let list = [&of("transfer-encoding: chunked")[..], b"FFFFFFF\r\n["].concat();
+    let two_lengths = [&of("content-length: 2\r\ncontent-length: 3")[..], b"{}"].concat();
+    let smuggled = [&of("content-length: 5\r\ntransfer-encoding: chunked")[..], b"0\r\n\r\nGET "].concat();
     let cases: Vec<Endless<'_>> = vec![
-        ("a body in chunks without end", format!("{post}transfer-encoding: chunked\r\n\r\n").into(), &chunk, &["413"]),
-        ("10^18 bytes announced", format!("{post}content-length: 1000000000000000000\r\n\r\n").into(), b" ", &["413"]),
-        ("two megabytes in single bytes", format!("{post}content-length: 2000000\r\n\r\n").into(), b" ", &["400"]),
-        ("-1 bytes announced", format!("{post}content-length: -1\r\n\r\n").into(), b"", &["400"]),
-        ("two lengths", format!("{post}content-length: 2\r\ncontent-length: 3\r\n\r\n{{}}").into(), b"", &["400"]),
-        (
-            "a length and chunks",
-            format!("{post}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET ").into(),
-            b"",
-            &["400", "422"],
-        ),
-        ("a header of 1 MiB", post.into(), &header, &["431", "400"]),
-        ("headers without end", post.into(), b"x-more: 1\r\n", &["431", "400"]),
-        (
-            "a URL of 1 MiB",
-            [&b"GET /v3/clusters/-/topics?"[..], &[b'a'; 1 << 20], b" HTTP/1.1\r\n\r\n"].concat(),
-            b"",
-            &["414", "431", "400"],
-        ),
-        ("nested without end", format!("{post}content-length: 1000000\r\n\r\n").into(), &deep, &["400", "413", "422"]),
-        (
-            "a list without end",
-            [format!("{post}transfer-encoding: chunked\r\n\r\n").as_bytes(), b"FFFFFFF\r\n["].concat(),
-            &array,
-            &["413"],
-        ),
+        ("a body in chunks without end", of("transfer-encoding: chunked"), &chunk, &["413"]),
+        ("10^18 bytes announced", of("content-length: 1000000000000000000"), b" ", &["413"]),
+        ("almost a megabyte in single bytes", of("content-length: 800000"), b" ", &["400"]),
+        ("-1 bytes announced", of("content-length: -1"), b"", &["400"]),
+        ("two lengths", two_lengths, b"", &["400"]),
+        ("a length and chunks", smuggled, b"", &["400", "422"]),
+        ("a header of 1 MiB", post.clone().into(), &header, &["431", "400"]),
+        ("headers without end", post.clone().into(), b"x-more: 1\r\n", &["431", "400"]),
+        ("a URL of 1 MiB", long_url, b"", &["414", "431", "400"]),
+        ("nested without end", of("content-length: 1000000"), &deep, &["400", "413", "422"]),
+        ("a list without end", list, &array, &["413"]),
         ("a method nobody knows", b"DANCE / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(), b"", &["404", "405", "400"]),
         ("a line that is none", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n".to_vec(), b"", &["400"]),
     ];
     for (what, head, more, statuses) in cases {
-        let (status, sent) = raw_http(&cluster, &head, more, MOST).await;
+        let (status, sent) = raw_http(port, &head, more, MOST).await;
         // Closed at once is as good as an answer.
         let fine = status.is_empty() || statuses.iter().any(|code| status.contains(code));
-        assert!(fine, "{what}: {status:?} after {sent} bytes");
-        assert!(sent < MOST, "{what}: {sent} bytes were taken");
-        println!("{what}: {status:?} after {sent} bytes, {} KiB", cluster.usage(1).resident_kib);
-        assert_unharmed(&mut cluster).await;
+        assert!(fine, "{path}, {what}: {status:?} after {sent} bytes");
+        assert!(sent < MOST, "{path}, {what}: {sent} bytes were taken");
+        println!("{path}, {what}: {status:?} after {sent} bytes, {} KiB", cluster.usage(1).resident_kib);
+        assert_unharmed(cluster).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b53_a_request_without_end_or_measure_is_cut_off_and_costs_no_memory() {
+    let mut cluster = one_node().await;
+    let before = cluster.usage(1).resident_kib;
+    // The admin API, and the listener of the controllers: both speak HTTP.
+    let (admin, controller) = (cluster.node(1).http_port, cluster.node(1).controller_port);
+    for (port, path) in [(admin, "/v3/clusters/-/topics"), (controller, "/propose")] {
+        endless_requests(&mut cluster, port, path).await;
     }
     // Many that say nothing.
     let address: SocketAddr = (Ipv4Addr::LOCALHOST, cluster.node(1).http_port).into();
