@@ -23,7 +23,8 @@ use crate::raft::{
     Node, NodeId, Reply, Suspect, SuspectRequest, Verdict, WatermarkReport, lifeline, prove, succeed, wall_clock,
 };
 
-const TICK: Duration = Duration::from_millis(50);
+/// Between two looks at something that is under way.
+const LOOK_AGAIN: Millis = Millis(50);
 /// A proposal of the leader's own.
 const PROPOSE: Duration = Duration::from_secs(5);
 /// Within a heartbeat's answer.
@@ -48,6 +49,8 @@ pub(crate) struct Duty {
     /// Proved dead, to be fenced together.
     dead: Mutex<Vec<FencedBroker>>,
     probe_ended: Notify,
+    /// Something became due that no image tells of.
+    due: Notify,
     busy: Mutex<Busy>,
 }
 
@@ -76,6 +79,7 @@ impl Duty {
             table: Mutex::new(Table::new(session, Millis::ZERO)),
             dead: Mutex::default(),
             probe_ended: Notify::new(),
+            due: Notify::new(),
             busy: Mutex::default(),
         }
     }
@@ -87,22 +91,22 @@ pub(crate) async fn run(
     broken: mpsc::UnboundedSender<BrokerId>,
     mut suspicions: mpsc::UnboundedReceiver<BrokerId>,
 ) {
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut images = node.images.clone();
     let mut leaders = node.leader_changes();
     let mut stopping = node.stopping.subscribe();
     let mut lines = Lifelines { lines: BTreeMap::new(), broken, stopping: node.stopping.subscribe() };
     loop {
+        images.borrow_and_update();
+        lines.hold(&wanted_lines(&node));
+        let quiet = tick(&node).unwrap_or(Millis::MAX);
         tokio::select! {
             _ = stopping.changed() => return,
-            _ = ticks.tick() => {}
+            () = tokio::time::sleep(Duration::from_millis(quiet.0)) => {}
+            () = node.duty.due.notified() => {}
             changed = images.changed() => if changed.is_err() { return },
             changed = leaders.changed() => if !changed { return },
             suspicion = suspicions.recv() => if let Some(broker) = suspicion { suspect(&node, broker, None) },
         }
-        lines.hold(&wanted_lines(&node));
-        tick(&node);
     }
 }
 
@@ -164,8 +168,8 @@ impl Drop for Lifelines {
     }
 }
 
-/// One look at everything that may be due.
-fn tick(node: &Arc<Node>) {
+/// One look at everything that may be due. How long nothing will be, unless something changes; `None`: for ever.
+fn tick(node: &Arc<Node>) -> Option<Millis> {
     let now = node.now();
     let term = node.is_leader().then(|| node.term());
     let begins = node.duty.table.lock().on_leading(term, now);
@@ -176,34 +180,54 @@ fn tick(node: &Arc<Node>) {
             suspect(node, broker.id, Some(broker.epoch));
         }
     }
-    announce(node, now);
+    let announce_in = announce(node, now);
+    if term.is_none() {
+        return announce_in;
+    }
     if node.leading().is_none() {
-        return;
+        // Nothing tells when the majority answers again.
+        return Some(LOOK_AGAIN);
     }
     let image = node.image();
     if image.cluster_id.is_none() {
         spawn_once(node, |busy| &mut busy.forming, form_cluster);
-        return;
+        return Some(LOOK_AGAIN);
     }
-    let overdue = node.duty.table.lock().liveness.expired(&image, now);
+    let (overdue, mut expiry_in) = {
+        let liveness = &mut node.duty.table.lock().liveness;
+        (liveness.expired(&image, now), liveness.next_look(&image, now))
+    };
     if !overdue.is_empty() {
+        expiry_in = LOOK_AGAIN;
         spawn_once(node, |busy| &mut busy.fencing, move |node| async move { fence(&node, overdue).await });
     }
-    let settle = {
+    let settle_in = settle(node, now);
+    let balance_in = balance(node, &image, now);
+    [announce_in, Some(expiry_in), Some(settle_in), balance_in].into_iter().flatten().min()
+}
+
+/// Has the observers be what the registrations ask for. When to look at them next: another change of the membership may
+/// hold one up, which nobody tells.
+fn settle(node: &Arc<Node>, now: Millis) -> Millis {
+    let (settling, due) = {
         let busy = node.duty.busy.lock();
-        !busy.settling && now - busy.settled_at >= SETTLE_AGAIN
+        (busy.settling, busy.settled_at + SETTLE_AGAIN)
     };
-    if settle {
-        spawn_once(
-            node,
-            |busy| &mut busy.settling,
-            |node| async move {
-                while node.settle_learners().await {}
-                node.duty.busy.lock().settled_at = node.now();
-            },
-        );
+    if settling {
+        return LOOK_AGAIN;
     }
-    balance(node, &image, now);
+    if now < due {
+        return due - now;
+    }
+    spawn_once(
+        node,
+        |busy| &mut busy.settling,
+        |node| async move {
+            while node.settle_learners().await {}
+            node.duty.busy.lock().settled_at = node.now();
+        },
+    );
+    SETTLE_AGAIN
 }
 
 /// Starts a job unless it is running already.
@@ -224,22 +248,25 @@ fn spawn_once<F>(
     });
 }
 
-/// A voter tells the metadata where it is, once.
-fn announce(node: &Arc<Node>, now: Millis) {
+/// A voter tells the metadata where it is, once. When to look again whether that is so; `None`: it is, as far as this node
+/// knows.
+fn announce(node: &Arc<Node>, now: Millis) -> Option<Millis> {
     {
         let busy = node.duty.busy.lock();
-        if busy.announcing || now - busy.announced_at < SETTLE_AGAIN {
-            return;
+        let due = busy.announced_at + SETTLE_AGAIN;
+        if busy.announcing || now < due {
+            return Some(if now < due { due - now } else { LOOK_AGAIN });
         }
     }
     node.duty.busy.lock().announced_at = now;
-    let Some(command) = node.announcement() else { return };
+    let command = node.announcement()?;
     let job = move |node: Arc<Node>| async move {
         if let Err(error) = propose(&node, command, PROPOSE).await {
             tracing::debug!(%error, "where this voter is has not been written down yet");
         }
     };
     spawn_once(node, |busy| &mut busy.announcing, job);
+    Some(SETTLE_AGAIN)
 }
 
 /// The first entry of a cluster (D2); whoever leads a quorum without one proposes it.
@@ -253,18 +280,20 @@ async fn form_cluster(node: Arc<Node>) {
     }
 }
 
-/// Moves leaders home where that is due (R199).
-fn balance(node: &Arc<Node>, image: &MetadataImage, now: Millis) {
-    let Some(interval) = node.limits.leader_imbalance_check else { return };
+/// Moves leaders home where that is due (R199). When it is due next; `None`: never.
+fn balance(node: &Arc<Node>, image: &MetadataImage, now: Millis) -> Option<Millis> {
+    let interval = node.limits.leader_imbalance_check?;
     let interval = Millis(u64::try_from(interval.as_millis()).unwrap_or(u64::MAX));
-    if now - node.duty.busy.lock().balanced_at < interval {
-        return;
+    let due = node.duty.busy.lock().balanced_at + interval;
+    if now < due {
+        return Some(due - now);
     }
     let (partitions, more) = away_from_home(image);
     // Further rounds come soon, when this one has been applied.
-    node.duty.busy.lock().balanced_at = if more { now - interval + BALANCE_AGAIN } else { now };
+    let next = if more { BALANCE_AGAIN.min(interval) } else { interval };
+    node.duty.busy.lock().balanced_at = now + next - interval;
     if partitions.is_empty() {
-        return;
+        return Some(next);
     }
     let node = Arc::clone(node);
     tokio::spawn(async move {
@@ -274,6 +303,7 @@ fn balance(node: &Arc<Node>, image: &MetadataImage, now: Millis) {
             tracing::warn!(?other, "leaders were not moved home");
         }
     });
+    Some(next)
 }
 
 /// A broker told its watermarks: kept on every voter (D12).
@@ -454,6 +484,7 @@ async fn register(node: &Arc<Node>, mut request: RegisterBroker, timeout: Durati
         }
         node.reset_backoff(broker).await;
         node.duty.busy.lock().settled_at = Millis::ZERO;
+        node.duty.due.notify_one();
     }
     reply
 }

@@ -10,6 +10,7 @@ mod members;
 mod network;
 mod node;
 mod probe;
+mod pulse;
 mod rows;
 #[cfg(test)]
 mod rows_tests;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt as _;
+use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -50,8 +52,6 @@ use crate::config::{ControllerListener, QuorumConfig, QuorumLimits};
 use crate::duty;
 use crate::error::{QuorumError, StartError};
 
-/// Raft's own heartbeat (D5).
-const RAFT_HEARTBEAT: Duration = Duration::from_millis(100);
 /// A large snapshot takes its time; openraft's default of 200 ms never delivers one.
 const INSTALL_SNAPSHOT: Duration = Duration::from_secs(30);
 /// Entries kept behind a snapshot, so that a follower a little behind needs none.
@@ -128,6 +128,7 @@ impl Quorum {
         let server = tokio::spawn(serve(listener, router, closed));
         let tasks = vec![
             tokio::spawn(formation::run(Arc::clone(&node))),
+            tokio::spawn(pulse::run(Arc::clone(&node))),
             tokio::spawn(duty::run(Arc::clone(&node), broken, suspicions)),
         ];
         let client = QuorumClient::new(Arc::clone(&node), tokio::runtime::Handle::current());
@@ -167,13 +168,13 @@ impl Quorum {
     /// Resolves when the store or raft failed for good, with the reason: the process must stop then.
     pub async fn failed(&self) -> String {
         let mut store = self.node.store.failure();
-        let raft = self.node.raft.clone();
         let raft_ended = async {
-            let ended = raft.wait(None).metrics(|metrics| metrics.running_state.is_err(), "raft ends").await;
-            match ended {
-                Ok(metrics) => metrics.running_state.err().map_or_else(String::new, |fatal| fatal.to_string()),
-                Err(error) => error.to_string(),
-            }
+            // Not on `metrics`, which change with every answer to a heartbeat; these end with raft.
+            let mut leaders = self.node.leader_changes();
+            while leaders.changed().await {}
+            let metrics = self.node.raft.metrics();
+            let state = metrics.borrow_watched().running_state.clone();
+            state.err().map_or_else(|| "raft has ended".to_owned(), |fatal| fatal.to_string())
         };
         tokio::select! {
             why = store.wait_for(Option::is_some) => match why {
@@ -234,7 +235,7 @@ fn raft_config(limits: &QuorumLimits) -> Result<Config, openraft::ConfigError> {
     let election_timeout_max = millis(limits.election_timeout);
     Config {
         cluster_name: "highwater".to_owned(),
-        heartbeat_interval: millis(RAFT_HEARTBEAT),
+        heartbeat_interval: millis(pulse::HEARTBEAT),
         election_timeout_min: election_timeout_max / 2,
         election_timeout_max,
         install_snapshot_timeout: millis(INSTALL_SNAPSHOT),

@@ -132,6 +132,8 @@ pub struct Usage {
     /// User and system time.
     pub cpu: Duration,
     pub resident_kib: u64,
+    /// How often a thread of it went to sleep, over those that live.
+    pub sleeps: u64,
 }
 
 /// The right to run processes: one cluster at a time in a test process, for two cores carry no more under load.
@@ -297,7 +299,15 @@ impl Processes {
         let ticks: u32 = behind_name.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u32>().ok()).sum();
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
         let resident_kib = resident.trim().trim_end_matches(" kB").trim().parse().expect("VmRSS is in kB");
-        Usage { cpu: TICK * ticks, resident_kib }
+        let tasks =
+            fs::read_dir(format!("/proc/{}/task", self.node(id).pid().as_raw_nonzero())).expect("the node runs");
+        let sleeps = tasks.flatten().filter_map(|task| {
+            // A thread may end meanwhile.
+            let status = fs::read_to_string(task.path().join("status")).ok()?;
+            let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            count.trim().parse::<u64>().ok()
+        });
+        Usage { cpu: TICK * ticks, resident_kib, sleeps: sleeps.sum() }
     }
 
     /// SIGTERM, and waits for the end; its exit code.

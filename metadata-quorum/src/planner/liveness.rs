@@ -116,6 +116,15 @@ impl Liveness {
         expired.into_iter().map(fence).collect()
     }
 
+    /// How long until the next session may end; never so long that the look would be taken for one that comes too late.
+    pub fn next_look(&self, image: &MetadataImage, now: Millis) -> Millis {
+        let left = |broker: &std::sync::Arc<BrokerRegistration>| {
+            self.session - self.silence(broker.id, broker.epoch, now).min(self.session)
+        };
+        let regularly = Millis(self.session.0 / (2 * STALL_SHARE));
+        image.active_brokers().map(left).min().unwrap_or(regularly).min(regularly).max(Millis(1))
+    }
+
     /// May the broker be fenced at once, on a proof of death found after a suspicion of `suspected`? `how` goes into
     /// the history. It counts as fenced by proof from now on until it is heard of again or registers anew, so that a
     /// fault of this node's own network cannot take more than a minority out.

@@ -56,6 +56,28 @@ fn a_leader_that_stood_still_itself_fences_nobody_for_that() {
 }
 
 #[test]
+fn whoever_looks_when_asked_to_finds_the_end_of_a_session_at_once_and_is_never_taken_for_stalled() {
+    let image = cluster_of(&[1, 2]);
+    let mut liveness = Liveness::new(SESSION, Millis(0));
+    let (mut now, mut heard, mut looks) = (Millis(0), Millis(0), 0);
+    let found = loop {
+        let next = now + liveness.next_look(&image, now);
+        while heard <= next {
+            liveness.heartbeat(BrokerId(1), EPOCH, process(1, 1), heard);
+            heard = heard + Millis(2_000);
+        }
+        now = next;
+        looks += 1;
+        let found = liveness.expired(&image, now);
+        if !found.is_empty() {
+            break found;
+        }
+    };
+    assert_eq!((named(&found), now), (vec![2], SESSION));
+    assert!(looks < 20, "{looks} looks in one session");
+}
+
+#[test]
 fn heartbeats_of_a_former_process_do_not_count() {
     let image = cluster_of(&[1]);
     let mut liveness = Liveness::new(SESSION, Millis(0));

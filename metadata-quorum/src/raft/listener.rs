@@ -14,7 +14,9 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use highwater_wire::{BrokerEpoch, BrokerId, DirectoryId};
-use openraft::raft::{AppendEntriesRequest, SnapshotResponse, TransferLeaderRequest, VoteRequest};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, VoteRequest,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -159,13 +161,15 @@ where
 }
 
 async fn append(State(node): NodeState, headers: HeaderMap, body: Bytes) -> Response {
-    let answer =
-        rpc(&node, &headers, &body, |request: AppendEntriesRequest<TypeConfig>| node.raft.append_entries(request));
-    let answer = answer.await;
-    if answer.status().is_success() {
-        node.note_leader();
-    }
-    answer
+    let ask = |request: AppendEntriesRequest<TypeConfig>| async {
+        let answer = node.raft.append_entries(request).await;
+        // One that is outvoted leads no more, whatever it says.
+        if answer.as_ref().is_ok_and(|answer| !matches!(answer, AppendEntriesResponse::HigherVote(_))) {
+            node.note_leader();
+        }
+        answer
+    };
+    rpc(&node, &headers, &body, ask).await
 }
 
 async fn vote(State(node): NodeState, headers: HeaderMap, body: Bytes) -> Response {
