@@ -26,9 +26,18 @@ pub struct EpochStart {
 /// Which leader epoch began at which offset; strictly increasing in both (R147).
 ///
 /// The last entry may be one without records: an epoch whose leader has not written yet.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Eq, Default)]
 pub struct EpochHistory {
     entries: Vec<EpochStart>,
+    /// Of the deleted records just the last: its epoch, and the offset that follows it. Forgotten when the log is closed.
+    below: Option<(LeaderEpoch, Offset)>,
+}
+
+impl PartialEq for EpochHistory {
+    /// Of what is there, not of what was deleted.
+    fn eq(&self, other: &Self) -> bool {
+        self.entries == other.entries
+    }
 }
 
 impl EpochHistory {
@@ -87,6 +96,14 @@ impl EpochHistory {
         above.checked_sub(1).map(|index| self.entries[index].epoch)
     }
 
+    /// The epoch of the record below `offset`, if that is known: also of one that was just deleted.
+    pub fn epoch_below(&self, offset: Offset) -> Option<LeaderEpoch> {
+        match self.below {
+            Some((epoch, end)) if end == offset => Some(epoch),
+            _ => self.epoch_at(Offset(offset.0 - 1)),
+        }
+    }
+
     /// Drops the entries that start at `offset` or above (R148). Says whether anything changed.
     pub fn truncate_from_end(&mut self, offset: Offset) -> bool {
         let before = self.entries.len();
@@ -99,6 +116,7 @@ impl EpochHistory {
     pub fn truncate_from_start(&mut self, offset: Offset) -> bool {
         let below = self.entries.partition_point(|entry| entry.start < offset);
         let Some(last_below) = below.checked_sub(1) else { return false };
+        self.below = Some((self.entries[last_below].epoch, offset));
         let covered = self.entries.get(below).is_some_and(|next| next.start == offset);
         self.entries.drain(..if covered { below } else { last_below });
         if !covered {
@@ -115,6 +133,7 @@ impl EpochHistory {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.entries.clear();
+        self.below = None;
     }
 
     /// Panics where the history breaks its own rules (S1).
@@ -131,12 +150,8 @@ mod tests {
     use super::*;
 
     fn history(entries: &[(i32, i64)]) -> EpochHistory {
-        EpochHistory {
-            entries: entries
-                .iter()
-                .map(|&(epoch, start)| EpochStart { epoch: LeaderEpoch(epoch), start: Offset(start) })
-                .collect(),
-        }
+        let entry = |&(epoch, start): &(i32, i64)| EpochStart { epoch: LeaderEpoch(epoch), start: Offset(start) };
+        EpochHistory { entries: entries.iter().map(entry).collect(), below: None }
     }
 
     #[test]
@@ -190,6 +205,21 @@ mod tests {
         );
         assert_eq!(epochs, history(&[(7, 20)]));
         epochs.check_invariants();
+    }
+
+    #[test]
+    fn of_deleted_records_the_epoch_of_the_last_is_known() {
+        let mut epochs = history(&[(2, 5), (4, 10), (7, 20)]);
+        assert_eq!(epochs.epoch_below(Offset(10)), Some(LeaderEpoch(2)));
+        epochs.truncate_from_start(Offset(20));
+        assert_eq!(epochs.epoch_below(Offset(20)), Some(LeaderEpoch(4)));
+        assert_eq!(epochs.epoch_below(Offset(21)), Some(LeaderEpoch(7)));
+        assert_eq!(epochs.epoch_below(Offset(19)), None);
+        epochs.truncate_from_start(Offset(25));
+        assert_eq!(epochs.epoch_below(Offset(25)), Some(LeaderEpoch(7)));
+        assert_eq!(history(&[(7, 20)]).epoch_below(Offset(20)), None, "read from its file");
+        epochs.clear();
+        assert_eq!(epochs.epoch_below(Offset(25)), None);
     }
 
     #[test]

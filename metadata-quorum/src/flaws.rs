@@ -10,6 +10,8 @@ pub enum Flaw {
     TruncatesToWatermark,
     /// R235: a leader does not compare the follower's last epoch with its history.
     IgnoresDivergence,
+    /// R99: a leader takes a follower's log for its own where its history says nothing of it.
+    VouchesForTheDeleted,
     /// R240: a follower may join at the watermark, below the start of the leader's epoch.
     JoinsAtWatermark,
     /// R241: the watermark counts the ISR as proposed, before the controller agreed to it.
@@ -72,9 +74,10 @@ pub enum Flaw {
 
 impl Flaw {
     /// Every flaw there is, in the order of the table that `sim -- flaws` prints.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::TruncatesToWatermark,
         Self::IgnoresDivergence,
+        Self::VouchesForTheDeleted,
         Self::JoinsAtWatermark,
         Self::CountsProposedIsr,
         Self::RestampsProposals,
@@ -111,6 +114,7 @@ impl Flaw {
         match self {
             Self::TruncatesToWatermark => "R234",
             Self::IgnoresDivergence => "R235",
+            Self::VouchesForTheDeleted => "R99",
             Self::JoinsAtWatermark => "R240",
             Self::CountsProposedIsr => "R241",
             Self::RestampsProposals => "R242",

@@ -175,6 +175,8 @@ impl Follower {
                     // The leader can compare nothing below its log start: what we would keep may be of another history,
                     // deleted there, and would be seen again if we led.
                     Some(start) if start >= to && to > view.start => Verdict::TruncateFully { start },
+                    // All of ours is of a history that was given up, and what lies below was deleted in that history only.
+                    Some(start) if to < view.start => Verdict::TruncateFully { start },
                     _ => Verdict::Truncate { to },
                 }
             }
@@ -394,6 +396,22 @@ mod tests {
         assert_eq!(verdict, Verdict::Truncate { to: Offset(317) }, "one record is there to be compared");
         let verdict = follower.on_answer(&asked, answer(317), &log.view());
         assert_eq!(verdict, Verdict::TruncateFully { start: Offset(317) });
+    }
+
+    #[test]
+    fn where_the_logs_part_below_its_start_it_starts_anew_at_the_leaders_log_start() {
+        // What was deleted below 90 was deleted in a history that was given up: of the leader's, 20 to 90 would be missing.
+        let log = Numbers { start: Offset(90), ..Numbers::new(&[(4, 90)], 100) };
+        let mut follower = follower(100);
+        let asked = follower.fetch_point(&log.view());
+        let answer = |end| {
+            let log_start = Some(Offset(20));
+            Answer::Diverging { epoch: Some(LeaderEpoch(3)), end: Some(Offset(end)), log_start }
+        };
+        let verdict = follower.on_answer(&asked, answer(89), &log.view());
+        assert_eq!(verdict, Verdict::TruncateFully { start: Offset(20) });
+        let verdict = follower.on_answer(&asked, answer(90), &log.view());
+        assert_eq!(verdict, Verdict::Truncate { to: Offset(90) }, "then it is empty, and the leader says the rest");
     }
 
     #[test]

@@ -79,7 +79,31 @@ impl Leader {
             }
             (given, _) => return Err(Refusal::UnknownReplica { replica: fetch.replica, given }),
         }
-        compare_logs(fetch.offset, fetch.last_fetched_epoch, view)
+        let verdict = compare_logs(fetch.offset, fetch.last_fetched_epoch, view)?;
+        if verdict == FetchVerdict::Agrees && !self.can_vouch_for(fetch, view) {
+            let epoch = fetch.last_fetched_epoch.unwrap_or(self.epoch);
+            return Ok(FetchVerdict::Diverges { epoch, end: view.start });
+        }
+        Ok(verdict)
+    }
+
+    /// Whether our history shows that what a follower holds is ours too, where nothing in it speaks against that.
+    ///
+    /// It says nothing of epochs before the first that it knows, whose records were deleted here, but for the last of them;
+    /// nor of what lies below an empty log that begins above ours. The follower may hold other records there that were
+    /// never committed, or, after an unclean election, have deleted others: it is to begin anew where this log begins. A
+    /// member of the ISR has proved that its log is of this line.
+    fn can_vouch_for(&self, fetch: &FollowerFetch, view: &LogView<'_>) -> bool {
+        if self.isr.committed().contains(&fetch.replica) || planted(Flaw::VouchesForTheDeleted) {
+            return true;
+        }
+        match fetch.last_fetched_epoch {
+            Some(last) => {
+                let is_known = view.epochs.entries().first().is_some_and(|first| last >= first.epoch);
+                is_known || view.epochs.epoch_below(fetch.offset) == Some(last)
+            }
+            None => fetch.offset == view.start,
+        }
     }
 
     /// A fetch that [`Self::check_fetch`] found to agree, with the same view: its offset is the acknowledgement

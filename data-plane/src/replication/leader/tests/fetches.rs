@@ -76,3 +76,36 @@ fn offsets_outside_the_log_are_out_of_range_before_anything_is_compared() {
         compare_logs(Offset(0), None, &LogView { epochs: &EpochHistory::default(), ..Numbers::new(&[], 0).view() });
     assert_eq!(verdict, Ok(FetchVerdict::Agrees), "an empty log at the start of an empty log");
 }
+
+#[test]
+fn a_follower_outside_the_isr_begins_anew_where_our_history_says_nothing_of_its_log() {
+    // The follower's tail of epoch 3 was given up, and what took its place was deleted up to 6, just where that tail ends.
+    let log = Numbers { start: Offset(6), ..Numbers::new(&[(4, 6)], 10) };
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2], 5, 1), log, 6);
+    let told = |stage: &mut Stage, replica, offset, last: Option<i32>| {
+        let last_fetched_epoch = last.map(LeaderEpoch);
+        stage.ask(&FollowerFetch { last_fetched_epoch, ..stage.question(replica, offset) })
+    };
+    let begins_at = |epoch, end| Ok(FetchVerdict::Diverges { epoch: LeaderEpoch(epoch), end: Offset(end) });
+    assert_eq!(told(&mut stage, 3, 6, Some(3)), begins_at(3, 6), "its epoch was deleted here, if it ever was here");
+    assert_eq!(told(&mut stage, 3, 8, None), begins_at(5, 6), "and what lies below its empty log was not deleted here");
+    assert_eq!(stage.leader.follower_ends().last(), Some((BrokerId(3), None)), "neither proves anything");
+    assert_eq!(told(&mut stage, 3, 6, None), Ok(FetchVerdict::Agrees), "begun anew");
+    assert_eq!(told(&mut stage, 3, 8, Some(4)), Ok(FetchVerdict::Agrees), "what is here can be compared");
+    assert_eq!(told(&mut stage, 2, 6, Some(3)), Ok(FetchVerdict::Agrees), "a member of the ISR has proved it before");
+    // A kill may bring an older start back, without the epochs (R274).
+    stage.log.start = Offset(5);
+    assert_eq!(told(&mut stage, 3, 6, Some(3)), begins_at(3, 5));
+}
+
+#[test]
+fn where_the_last_deleted_record_is_known_a_follower_that_ends_with_it_goes_on() {
+    // Beginning anew it would forget the sequences of producers.
+    let mut log = Numbers::new(&[(2, 0), (4, 6)], 10);
+    log.epochs.truncate_from_start(Offset(6));
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2], 5, 1), Numbers { start: Offset(6), ..log }, 6);
+    let question = FollowerFetch { last_fetched_epoch: Some(LeaderEpoch(3)), ..stage.question(3, 6) };
+    assert_eq!(stage.ask(&question), Ok(FetchVerdict::Diverges { epoch: LeaderEpoch(3), end: Offset(6) }));
+    let question = FollowerFetch { last_fetched_epoch: Some(LeaderEpoch(2)), ..question };
+    assert_eq!(stage.ask(&question), Ok(FetchVerdict::Agrees));
+}
