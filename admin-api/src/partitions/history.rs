@@ -194,7 +194,10 @@ impl ChangeBody {
             _ => None,
         };
         let loss = LossBody::of(&change.kind);
-        let mut evidence = evidence.iter().map(EvidenceBody::from);
+        // What a leader says of itself comes after what it says of those who left or joined.
+        let (of_requester, of_others): (Vec<_>, Vec<_>) =
+            evidence.iter().partition(|evidence| Some(evidence.broker) == change.requested_by);
+        let mut evidence = of_others.into_iter().chain(of_requester).map(EvidenceBody::from);
         Self {
             kind: "KafkaPartitionChange",
             type_,
@@ -403,5 +406,28 @@ mod tests {
             assert!(body.contains(part), "{part} is missing in {body}");
         }
         assert_eq!(concerned(&change), [1]);
+    }
+
+    #[test]
+    fn what_a_leader_says_of_itself_comes_after_what_it_says_of_those_who_left() {
+        let evidence = |broker, end| Evidence { leader_end: Some(Offset(end)), ..Evidence::about(BrokerId(broker)) };
+        let change = PartitionChange {
+            index: 7,
+            sequence: 0,
+            time: Timestamp(0),
+            leader: Some(BrokerId(2)),
+            leader_epoch: LeaderEpoch(1),
+            partition_epoch: PartitionEpoch(1),
+            requested_by: Some(BrokerId(2)),
+            kind: ChangeKind::Shrink {
+                before: vec![BrokerId(1), BrokerId(2)],
+                after: vec![BrokerId(2)],
+                reason: ShrinkReason::FollowerSlow,
+                evidence: vec![evidence(2, 40), evidence(1, 45)],
+            },
+        };
+        let body = ChangeBody::new("orders", 7, &change);
+        let told = body.evidence.iter().chain(&body.further_evidence).map(|it| it.broker_id);
+        assert_eq!(told.collect::<Vec<_>>(), [1, 2]);
     }
 }

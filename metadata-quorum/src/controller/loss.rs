@@ -8,8 +8,8 @@ use highwater_wire::{BrokerId, LeaderEpoch};
 use crate::image::{ChangeKind, LastWatermark, LeaderReason, PartitionChange, PartitionState, WatermarkSource};
 
 /// The best that is known of the watermark of the last leader: of one that was lost, or was replaced by an unclean
-/// election whose leader has not recovered yet. What it reported itself, or where its log ended when the ISR shrank to it
-/// alone; whichever is higher, for both were committed. `min_isr`: effective.
+/// election whose leader has not recovered yet. What it reported itself, or what it had committed when it asked for an ISR
+/// of itself alone; whichever is higher. `min_isr`: effective.
 pub fn last_watermark(
     state: &PartitionState,
     history: &[Arc<PartitionChange>],
@@ -51,8 +51,8 @@ fn last_leader(history: &[Arc<PartitionChange>]) -> Option<(BrokerId, LeaderEpoc
     })
 }
 
-/// Where the log of `leader` ended when, in this epoch, it asked for an ISR of itself alone. Then everything in its log
-/// became committed.
+/// What `leader` had committed when, in this epoch, it asked for an ISR of itself alone: its evidence begins with that. What
+/// its log held beyond was committed only if it lived to hear that it was alone.
 fn left_alone(history: &[Arc<PartitionChange>], leader: BrokerId, epoch: LeaderEpoch) -> Option<LastWatermark> {
     let of_the_epoch = history.iter().rev().filter(|change| change.leader_epoch == epoch);
     let ends = of_the_epoch.filter_map(|change| match &change.kind {

@@ -105,7 +105,7 @@ pub struct LastWatermark {
 pub enum WatermarkSource {
     /// The leader reported it.
     Reported,
-    /// The evidence of the ISR change that left it alone in sync says where its log ended then.
+    /// The evidence of the ISR change that left it alone in sync says what it had committed then.
     IsrChange,
 }
 
@@ -145,6 +145,9 @@ pub enum LeaderReason {
 }
 
 /// What the leader saw of a follower when it proposed a change. Ages are milliseconds by the leader's clock.
+///
+/// About the leader itself only `leader_end` is said: where its log ended when it was elected uncleanly (of a recovery), or
+/// what it had committed when it asked to be alone in sync.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     pub broker: BrokerId,

@@ -122,9 +122,14 @@ impl Leader {
         let Some(first) = out.first() else { return };
         let fetches = first.progress.last_fetch().is_some_and(|at| cx.now - at <= self.lag_max);
         let reason = if fetches { ShrinkReason::FollowerSlow } else { ShrinkReason::FollowerStoppedFetching };
-        let evidence = out.iter().map(|follower| self.evidence(follower, &cx.view, cx.now)).collect();
         let stays = |id: &BrokerId| !out.iter().any(|follower| follower.id == *id);
-        let isr = self.isr.committed().iter().copied().filter(stays).collect();
+        let isr: Vec<_> = self.isr.committed().iter().copied().filter(stays).collect();
+        let of_others = out.iter().map(|follower| self.evidence(follower, &cx.view, cx.now));
+        // Alone in sync it may be lost with all that nobody else holds: what it had committed until now comes first, for
+        // whoever counts the loss (D12). Its log may end behind that, but it may be gone before it commits the rest.
+        let note = Some("high watermark of the leader".to_owned());
+        let of_itself = Evidence { leader_end: Some(self.high_watermark), note, ..Evidence::about(self.me) };
+        let evidence = (isr == [self.me]).then_some(of_itself).into_iter().chain(of_others).collect();
         self.propose(isr, IsrReason::Shrink(reason), evidence, cx);
     }
 

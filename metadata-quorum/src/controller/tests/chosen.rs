@@ -191,7 +191,8 @@ fn nothing_is_known_where_nobody_reported_and_nothing_is_lost_where_the_log_is_l
 fn the_change_that_left_a_leader_alone_tells_what_was_committed_at_least() {
     let mut quorum = Quorum::new(2);
     quorum.create(1, &[1, 2], &[]).unwrap();
-    let evidence = vec![Evidence { leader_end: Some(Offset(40)), ..Evidence::about(BrokerId(2)) }];
+    let leader_end = |broker, end| Evidence { leader_end: Some(Offset(end)), ..Evidence::about(BrokerId(broker)) };
+    let evidence = vec![leader_end(1, 40), leader_end(2, 45)];
     let why = IsrReason::Shrink(ShrinkReason::FollowerSlow);
     let shrink = IsrProposal { why, evidence, ..quorum.proposal(1, &[1]) };
     quorum.alter(1, shrink).unwrap();

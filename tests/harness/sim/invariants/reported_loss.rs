@@ -1,6 +1,6 @@
 //! What an unclean election is said to have cost is true (D12): never more than it did, and from where the new leader began.
 
-use highwater_quorum::image::{LastWatermark, PartitionState, WatermarkSource};
+use highwater_quorum::image::{LastWatermark, PartitionState};
 use highwater_wire::{Offset, TopicPartition};
 
 use super::super::book::PartitionBook;
@@ -27,11 +27,6 @@ pub fn told(
     })?;
     let Some(known) = known else { return Ok(()) };
     let said = (known.high_watermark.0 - from.0).max(0);
-    // An ISR change tells where the leader's log ended when it asked to be alone. If it was gone before it heard that it was,
-    // nobody ever counted that much: such an estimate may exceed the loss, and is not judged.
-    if known.source == WatermarkSource::IsrChange {
-        return Ok(());
-    }
     let (real, loss) = (book.lines.untold, book.lines.newest_loss);
     must(said <= real, "D12", || {
         format!(

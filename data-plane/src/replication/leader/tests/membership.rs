@@ -114,6 +114,20 @@ fn a_silent_follower_leaves_after_the_lag_limit_with_the_reason_and_what_was_see
 }
 
 #[test]
+fn a_leader_that_asks_to_be_alone_says_first_what_it_has_committed() {
+    // D12: whoever counts a loss may not count what lies beyond; the leader may be gone before it commits that.
+    let mut stage = Stage::new(Facts::new(&[1, 2], &[1, 2], 5, 1), Numbers::new(&[(4, 0)], 10), 8);
+    stage.fetch(2, 9).unwrap();
+    stage.append(5);
+    stage.now = stage.now + Millis(LAG_MAX.0 + 1);
+    stage.tick();
+    let proposal = stage.proposal();
+    assert_eq!(members(&proposal), [1]);
+    let said: Vec<_> = proposal.evidence.iter().map(|it| (it.broker.0, it.leader_end.map(|end| end.0))).collect();
+    assert_eq!(said, [(1, Some(9)), (2, Some(15))]);
+}
+
+#[test]
 fn a_follower_that_fetches_but_stays_behind_leaves_as_slow() {
     let mut stage = Stage::in_sync(2);
     for second in 1..=31 {
