@@ -58,7 +58,7 @@ pub struct World {
     operator: Operator,
     /// Members that lost data and are not back in the ISR yet.
     lossy: std::collections::BTreeSet<(TopicPartition, BrokerId)>,
-    /// Partitions of which more was lost at once than is promised to survive.
+    /// Partitions of which more is lost at once than is promised to survive.
     beyond: std::collections::BTreeSet<TopicPartition>,
 }
 
@@ -189,6 +189,7 @@ impl World {
         self.give_producer_ids();
         self.strike_joins();
         self.note_unclean_elections();
+        self.note_lowered_promises();
     }
 
     fn give_producer_ids(&mut self) {

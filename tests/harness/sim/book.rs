@@ -133,6 +133,8 @@ pub struct ReplicaBook {
     /// What its disk had to keep through all that happened since it was open: exclusive.
     pub kept_up_to: i64,
     pub truncations: u64,
+    /// A truncation to there stopped half-way, with its disk: what lay above may be gone, or not.
+    pub cut_to: Option<i64>,
     pub start: i64,
     pub high_watermark: i64,
     pub flushed_end: i64,
@@ -148,7 +150,7 @@ pub struct ReplicaBook {
     pub epochs_seen: usize,
     /// The line of committed records (its first leader epoch) that it was seen to hold.
     pub line: i32,
-    /// It was opened since lines were cut: its watermark may be of a former one.
+    /// It was opened since lines were cut, and not seen on the present one since: its watermark may be of a former one.
     pub unsettled: bool,
     /// Its log start was counted for an answer to DeleteRecords: it never falls below that again.
     pub owes_start: i64,
@@ -166,12 +168,18 @@ pub struct PartitionBook {
     pub quorum: Option<Arc<PartitionState>>,
     /// Effective min ISR.
     pub min_isr: usize,
+    /// How many at least hold everything committed, of the ISR, the ELR and those who lost something and are not back: the
+    /// effective min ISR, but after it was raised the one before until the ISR has reached it, and after it was lowered no
+    /// more than that entry left (R196).
+    pub promised: usize,
     pub flushes_each: bool,
     pub deletes_old: bool,
     /// What unclean elections took back.
     pub lines: Lines,
     /// Everything below was deleted by DeleteRecords, and said to be.
     pub deleted_to: i64,
+    /// The largest start of a leader's log, as far as its line is the present one: below it records may be gone.
+    pub gone_to: i64,
     /// The committed records by offset, from 0 on.
     pub serials: Vec<u64>,
     /// Serial of a record of an idempotent producer → its committed offset.
@@ -245,6 +253,8 @@ pub struct Book {
     pub may_lose: std::collections::BTreeSet<TopicPartition>,
     /// Elected uncleanly since somebody last looked.
     pub elected_uncleanly: Vec<TopicPartition>,
+    /// Promised less since somebody last looked.
+    pub promised_less: Vec<TopicPartition>,
 }
 
 /// One replica as it is after an event.

@@ -215,13 +215,17 @@ impl World {
     pub(super) fn note_unclean_elections(&mut self) {
         while let Some(at) = self.core.book.elected_uncleanly.pop() {
             let Some(state) = self.quorum.image.partition(at) else { continue };
+            if state.leader.is_some_and(|id| self.lossy.contains(&(at, id)) && self.lost_unheard(id)) {
+                // Its records were gone when it was elected, and its registration will say so.
+                self.beyond.insert(at);
+            }
             let others = state.replicas.iter().filter(|id| state.leader != Some(**id));
             self.lossy.extend(others.map(|id| (at, *id)));
         }
     }
 
     /// Members that lost something and have caught up since count no more.
-    fn settle_losses(&mut self) {
+    pub(super) fn settle_losses(&mut self) {
         let (nodes, quorum) = (&self.nodes, &self.quorum);
         self.lossy.retain(|(at, broker)| {
             let Some(state) = quorum.image.partition(*at) else { return false };
@@ -230,6 +234,8 @@ impl World {
             let registered = epoch.is_some() && quorum.image.brokers.get(broker).map(|b| b.epoch) == epoch;
             !(up && registered && state.isr.contains(broker))
         });
+        let lossy = &self.lossy;
+        self.beyond.retain(|at| lossy.iter().any(|(partition, _)| partition == at));
     }
 
     pub(super) fn may_lose(&mut self, broker: BrokerId) -> bool {
@@ -243,7 +249,7 @@ impl World {
             match budget {
                 Budget::Strict => {
                     let replicas = partition.quorum.iter().flat_map(|state| &state.replicas);
-                    replicas.filter(|id| lossy(id)).count() < partition.min_isr
+                    replicas.filter(|id| lossy(id)).count() < partition.promised
                 }
                 _ => partition.members().iter().any(|id| !lossy(id)),
             }
@@ -420,19 +426,31 @@ impl World {
         let Some(topic) = self.quorum.image.topic_named(&format!("topic{number}")) else { return };
         for (partition, state) in (0i32..).zip(&topic.partitions) {
             let at = TopicPartition::new(topic.id, partition);
-            let lossy = |id: &&BrokerId| {
-                self.nodes.get(id).is_some_and(|node| {
-                    let registered = node.process.as_ref().is_some_and(|p| {
-                        self.quorum.image.broker(**id).is_some_and(|b| b.incarnation == p.incarnation)
-                    });
-                    node.lossy && !registered
-                })
-            };
-            let lost: Vec<BrokerId> = state.replicas.iter().filter(lossy).copied().collect();
-            if self.core.book.partitions.get(&at).is_some_and(|p| lost.len() >= p.min_isr) {
+            let lost: Vec<BrokerId> = state.replicas.iter().filter(|id| self.lost_unheard(**id)).copied().collect();
+            if self.core.book.partitions.get(&at).is_some_and(|p| lost.len() >= p.promised) {
                 self.beyond.insert(at);
             }
             self.lossy.extend(lost.into_iter().map(|id| (at, id)));
+        }
+    }
+
+    /// It lost what it held, and the quorum has not heard of that.
+    fn lost_unheard(&self, id: BrokerId) -> bool {
+        let Some(node) = self.nodes.get(&id).filter(|node| node.lossy) else { return false };
+        let incarnation = self.quorum.image.broker(id).map(|broker| broker.incarnation);
+        node.process.as_ref().is_none_or(|process| Some(process.incarnation) != incarnation)
+    }
+
+    /// Where min ISR was lowered while as many members as it names have lost what they held, unheard, they may be the only
+    /// ones left to lead: the others are no longer waited for.
+    pub(super) fn note_lowered_promises(&mut self) {
+        while let Some(at) = self.core.book.promised_less.pop() {
+            let Some(partition) = self.core.book.partitions.get(&at) else { continue };
+            let lost = |id: &BrokerId| self.lossy.contains(&(at, *id)) && self.lost_unheard(*id);
+            let lost = partition.members().iter().filter(|id| lost(id)).count();
+            if lost > 0 && lost >= partition.promised {
+                self.beyond.insert(at);
+            }
         }
     }
 

@@ -30,6 +30,7 @@ impl Book {
         for partition in self.partitions.values_mut() {
             let Some(replica) = partition.replicas.get_mut(&broker) else { continue };
             let held = if replica.alive { replica.mirror.end() } else { replica.kept_up_to };
+            let held = held.min(replica.cut_to.unwrap_or(held));
             replica.kept_up_to = match end {
                 End::Killed | End::Stopped => held,
                 End::PowerLoss => held.min(replica.flushed_end),
@@ -91,6 +92,7 @@ impl Book {
         let took_over = look.leads && !(replica.leads && replica.leader_epoch == look.leader_epoch);
         let grew = new.as_ref().is_none_or(|new| !new.is_empty());
         let renewed = replica.high_watermark != look.high_watermark || grew;
+        let took = new.as_ref().is_some_and(|new| !new.is_empty());
         let mut cut = false;
         match new {
             Some(new) => {
@@ -133,6 +135,7 @@ impl Book {
         if took_over && current {
             self.begin_line(look, counts);
             leader_completeness::took_over(look, self.partition(at))?;
+            leader_completeness::begins_where_others_did(look, self.partition(at))?;
             deleted_records::took_over(look, self.partition(at))?;
         }
         let partition = self.partition(at);
@@ -161,6 +164,8 @@ impl Book {
             if look.high_watermark > before_watermark {
                 replication_quorum_superset::watermark_moved(look, partition)?;
             }
+            let shared = partition.lines.parted_after(look.leader_epoch).unwrap_or(look.start);
+            partition.gone_to = partition.gone_to.max(look.start.min(shared));
             replication_quorum_superset::maximal_isr(look, partition)?;
             log_matching::believed_ends(look, partition)?;
             if look.leader_epoch < partition.lines.since {
@@ -176,17 +181,20 @@ impl Book {
         }
         let partition = self.partition(at);
         let line = partition.lines.since;
+        let replica = &partition.replicas[&look.broker];
+        let settled = replica.line == line && !replica.unsettled;
+        let of_line = look.leader_epoch >= line;
         let as_line = leader_completeness::watermark_was_reached(look, partition).and_then(|()| {
             // It may have moved on with the line without anything of its own changing.
-            let moves_on = partition.replicas[&look.broker].line != line;
-            if renewed || moves_on { log_matching::below_watermark(look, partition) } else { Ok(()) }
+            if renewed || !settled { log_matching::below_watermark(look, partition) } else { Ok(()) }
         });
-        let replica = partition.replicas.get_mut(&look.broker).expect("looked up above");
-        if line == 0 {
-            return as_line;
+        // A replica of a line that was cut off holds what it held, and says what it said, until it is brought into the
+        // present one: it leads in it, takes records of who leads in it, or turns out to hold what it holds.
+        if settled || (of_line && (look.leads || took)) {
+            as_line.clone()?;
         }
-        // A replica of a line that was cut off holds what it held, until it is brought into the present one.
-        if as_line.is_ok() && look.leader_epoch >= line {
+        if as_line.is_ok() && of_line {
+            let replica = partition.replicas.get_mut(&look.broker).expect("looked up above");
             (replica.line, replica.unsettled) = (line, false);
         }
         Ok(())
@@ -202,12 +210,15 @@ impl Book {
         let Some(leader) = partition.replicas.get(&look.broker).cloned() else { return };
         let loss = partition.begin_line(&leader, look.leader_epoch, contents);
         counts.lossy_elections += u64::from(loss.from < loss.committed_end);
+        // What was deleted of a line that is over is gone as far as the present one shared it.
+        partition.gone_to = look.start.max(partition.gone_to.min(loss.from));
     }
 
-    /// A truncation of a replica stopped half-way, with its disk.
-    pub fn cut_short(&mut self, at: TopicPartition, broker: BrokerId, left: i64, truncations: u64) {
+    /// A truncation of a replica to `to` stopped half-way, with its disk.
+    pub fn cut_short(&mut self, at: TopicPartition, broker: BrokerId, to: i64, truncations: u64) {
         if let Some(replica) = self.partitions.get_mut(&at).and_then(|p| p.replicas.get_mut(&broker)) {
-            replica.mirror.cut(left);
+            // A batch that begins below goes as a whole.
+            replica.cut_to = Some(replica.mirror.batch_at(to).map_or(to, |batch| batch.base));
             replica.truncations = truncations;
         }
     }
@@ -268,7 +279,14 @@ impl Book {
         self.elected_uncleanly.extend(unclean.filter(|_| allowed).map(|_| at));
         let partition = self.partition(at);
         let before = partition.quorum.replace(state.clone());
-        partition.min_isr = state.effective_min_isr(config.min_isr);
+        let min_isr = state.effective_min_isr(config.min_isr);
+        let former = before.as_ref().map(|_| (partition.min_isr, partition.promised));
+        (partition.min_isr, partition.promised) =
+            (min_isr, promised(former, min_isr, state.isr.len(), state.elr.len()));
+        if former.is_some_and(|(_, before)| partition.promised < before) {
+            self.promised_less.push(at);
+        }
+        let partition = self.partition(at);
         let flushes_each = config.flush_messages == 1;
         // D23 holds for what was appended once everybody flushes: a switch is not followed here.
         partition.flushes_each = flushes_each && (before.is_none() || partition.flushes_each);
@@ -314,6 +332,19 @@ impl Book {
     }
 }
 
+/// How many replicas hold everything committed while nothing is lost, see [`PartitionBook::promised`]. `former`: effective
+/// min ISR and promise before this entry, if the partition was there.
+fn promised(former: Option<(usize, usize)>, min_isr: usize, isr: usize, elr: usize) -> usize {
+    let holders = match former {
+        _ if isr >= min_isr => min_isr,
+        None => isr,
+        // R196 may have emptied the ELR.
+        Some((before, promised)) if min_isr < before => promised.min(isr + elr),
+        Some((_, promised)) => promised,
+    };
+    holders.min(min_isr)
+}
+
 /// What the newest entry did to this partition, newest first.
 fn newest_changes(at: TopicPartition, image: &MetadataImage) -> impl Iterator<Item = &PartitionChange> {
     image.history_of(at).iter().rev().take_while(|change| change.index == image.version.0).map(Arc::as_ref)
@@ -324,4 +355,22 @@ fn unclean_election(at: TopicPartition, image: &MetadataImage) -> Option<LeaderR
     newest_changes(at, image)
         .filter_map(|change| if let ChangeKind::Leader { reason, .. } = change.kind { Some(reason) } else { None })
         .find(|reason| matches!(reason, LeaderReason::Unclean | LeaderReason::LastKnown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::promised;
+
+    #[test]
+    fn a_raised_min_isr_promises_nothing_before_the_isr_has_reached_it() {
+        assert_eq!(promised(None, 2, 3, 0), 2);
+        assert_eq!(promised(None, 2, 1, 0), 1, "made with one of them away");
+        assert_eq!(promised(Some((2, 2)), 2, 1, 1), 2, "who left is eligible");
+        assert_eq!(promised(Some((1, 1)), 3, 1, 0), 1, "raised while one is in sync: only that one holds everything");
+        assert_eq!(promised(Some((3, 1)), 3, 2, 0), 1);
+        assert_eq!(promised(Some((3, 1)), 3, 3, 0), 3);
+        assert_eq!(promised(Some((3, 3)), 1, 2, 0), 1);
+        assert_eq!(promised(Some((3, 3)), 2, 1, 0), 1, "lowered: those who were eligible are not any more");
+        assert_eq!(promised(Some((2, 2)), 1, 0, 2), 1, "nobody leads: they stay eligible");
+    }
 }

@@ -40,6 +40,11 @@ impl Lines {
         leader_epoch < self.since
     }
 
+    /// Where the lines that began after this leader epoch parted from its own at first; `None`: there are none.
+    pub fn parted_after(&self, leader_epoch: i32) -> Option<i64> {
+        self.parted.iter().filter(|(since, _)| *since > leader_epoch).map(|(_, at)| *at).min()
+    }
+
     /// The quorum changed the partition: whoever is no member any more has to catch up to become one, and whom a leader
     /// took into the ISR has caught up.
     pub fn settle(&mut self, before: &PartitionState, after: &PartitionState) {
@@ -144,8 +149,7 @@ impl PartitionBook {
             return agreed;
         }
         // Nothing of it is there to be compared: what its line had in common with the present one counts.
-        let later = self.lines.parted.iter().filter(|(since, _)| *since > replica.line).map(|(_, at)| *at).min();
-        match later {
+        match self.lines.parted_after(replica.line) {
             Some(parted) => parted.min(mirror.end()),
             None if mirror.origin >= committed.end() => committed.end(),
             None => mirror.end().min(committed.origin),

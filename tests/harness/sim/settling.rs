@@ -31,6 +31,7 @@ impl World {
                 self.core.after(1_000, Event::Start { broker });
             }
         }
+        self.settle_losses();
         self.workload.quiet = true;
     }
 

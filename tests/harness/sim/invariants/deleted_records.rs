@@ -29,6 +29,10 @@ pub fn answered(
             format!("{at}: leader {leader} says that all is gone below {target}; on {id} the log begins at {start}")
         })?;
     }
+    if epoch.is_some_and(|epoch| book.lines.is_over(epoch)) {
+        // What it deleted was its own line's; the present one goes on without.
+        return Ok(());
+    }
     book.deleted_to = book.deleted_to.max(target);
     for replica in book.replicas.values_mut().filter(|replica| replica.alive && replica.start >= target) {
         replica.owes_start = replica.owes_start.max(target);

@@ -114,12 +114,13 @@ pub fn believed_ends(look: &Look<'_>, book: &PartitionBook) -> Verdict {
     Ok(())
 }
 
-/// T4: a truncation to `to` cuts nothing that was committed, and no leader truncates.
+/// T4: a truncation to `to` cuts nothing that was committed, unless it was deleted here already, and no leader truncates.
 pub fn truncation(look: &Look<'_>, book: &PartitionBook, to: i64) -> Verdict {
     let replica = &book.replicas[&look.broker];
     let agreed = replica.mirror.agrees_up_to(&book.committed, book.committed.end());
     let compared = agreed > book.committed.origin.max(replica.mirror.origin);
-    must(!compared || to >= agreed || look.start >= agreed || to >= replica.mirror.end(), "T4", || {
+    let deleted = look.start.max(replica.start) >= agreed;
+    must(!compared || to >= agreed || deleted || to >= replica.mirror.end(), "T4", || {
         format!(
             "{} on {}: truncated to {to} (log start {}) though it held committed records up to {agreed}",
             look.at, look.broker, look.start

@@ -1,5 +1,6 @@
 //! After every event: looks at the replica it touched, brings the book up to date, and has the invariants checked.
 
+use highwater_data::replica::message::{Outbox, ReplicaReply, ReplicaRequest};
 use highwater_data::replication::{Replication, Role};
 use highwater_quorum::image::diff::LocalPartition;
 use highwater_wire::batch::BatchHeader;
@@ -34,6 +35,17 @@ fn batches_from(hosted: &Hosted, from: i64) -> Vec<(i64, i64, i32, u32)> {
         assert!(at > 0, "nothing to read at {next} below the end {}", view.end);
     }
     batches
+}
+
+impl Hosted {
+    /// Where a truncation that is under way just now is to cut; 0: everything is to go.
+    fn cut_to(&mut self, core: &Core) -> i64 {
+        let now = core.clock();
+        let ReplicaReply::Status(status) = self.replica.handle(ReplicaRequest::Status, now, &mut Outbox::new()) else {
+            return 0;
+        };
+        status.last_truncation.filter(|truncation| truncation.at == now.wall).map_or(0, |truncation| truncation.to.0)
+    }
 }
 
 /// What a role shows.
@@ -120,15 +132,19 @@ impl Process {
     }
 
     fn look_at(&mut self, core: &mut Core, at: TopicPartition) -> Verdict {
+        let Some(hosted) = self.hosted.get_mut(&at) else { return Ok(()) };
+        let cut_to = hosted.replica.log().failed().is_some().then(|| hosted.cut_to(core));
         let Some(hosted) = self.hosted.get(&at) else { return Ok(()) };
         let replica = &hosted.replica;
         let view = replica.log().view();
         let glance = Glance::of(replica.replication());
         let Some(known) = core.book.partitions.get(&at).and_then(|p| p.replicas.get(&self.id)) else { return Ok(()) };
-        if replica.log().failed().is_some() && view.truncations != known.truncations {
-            // The disk failed in the middle of a truncation, and the process ends: what can be read is what is left.
-            let left = batches_from(hosted, view.start.0).last().map_or(view.start.0, |(_, end, ..)| *end);
-            core.book.cut_short(at, self.id, left, view.truncations);
+        if let Some(to) = cut_to
+            && view.truncations != known.truncations
+        {
+            // The disk failed in the middle of a truncation, and the process ends. What the log still shows says little of
+            // what its directory holds: it reads files that are removed already.
+            core.book.cut_short(at, self.id, to, view.truncations);
             return Ok(());
         }
         let new =
