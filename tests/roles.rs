@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // in the helpers of tests too
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use highwater_quorum::QuorumRole;
@@ -9,6 +10,7 @@ use highwater_quorum::image::BrokerState;
 use highwater_tests::client::{batch, contents};
 use highwater_tests::cluster::{Cluster, told};
 use highwater_tests::process::Role::{Both, Broker, Controller};
+use highwater_tests::process::binary;
 use highwater_wire::request::{DescribeQuorumRequest, UnregisterBrokerRequest};
 use highwater_wire::{BrokerId, ErrorCode};
 use serde_json::{Value, json};
@@ -229,6 +231,8 @@ async fn a_broker_is_unregistered_when_it_is_gone_and_hosts_nothing_and_leaves_r
             cluster.image().brokers.get(&BrokerId(4)).is_some_and(|broker| broker.state == BrokerState::Fenced)
         })
         .await;
+    let dry = write(&cluster, 1, "POST", "/brokers/4:unregister?validate_only=true", None).await;
+    assert_eq!(dry.0, 200, "{dry:?}");
     assert_eq!(unregister(&cluster, 4).await.0, 202);
     assert_eq!(unregister(&cluster, 4).await.0, 404, "the second time nobody is there");
     cluster
@@ -244,6 +248,37 @@ async fn a_broker_is_unregistered_when_it_is_gone_and_hosts_nothing_and_leaves_r
     cluster.start_node(4).await;
     cluster.start_node(3).await;
     cluster.wait_in_sync("t", 0, 2).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_forgets_a_broker_that_is_gone_and_says_why_not() {
+    let mut cluster = Cluster::start_roles(&[Controller, Broker, Broker, Broker], &[]).await;
+    cluster.create_assigned("t", &[2, 3], &[]).await;
+    let unregister = |cluster: &Cluster, id: &str, more: &[&str]| {
+        let url = format!("http://127.0.0.1:{}", cluster.member(1).http_port);
+        let mut command = Command::new(binary());
+        command.args(["broker", "unregister", id, "--url", &url]).args(more).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), said)
+    };
+    let says = |said: (Option<i32>, String), code: i32, words: &str| {
+        assert!(said.0 == Some(code) && said.1.contains(words), "not {code} with {words:?}: {said:?}");
+    };
+    says(unregister(&cluster, "9", &["--yes"]), 3, "there is no broker 9");
+    says(unregister(&cluster, "4", &["--yes"]), 4, "error_code 40912");
+    for id in [3, 4] {
+        cluster.crash(id).await;
+        let state = |cluster: &Cluster| cluster.image().broker(BrokerId(id)).map(|broker| broker.state);
+        cluster.wait("it is fenced", || state(&cluster) == Some(BrokerState::Fenced)).await;
+    }
+    says(unregister(&cluster, "3", &["--yes"]), 4, "still owns 1 replicas, the first of t-0");
+    says(unregister(&cluster, "4", &["--dry-run"]), 0, "FENCED since");
+    says(unregister(&cluster, "4", &[]), 2, "add --yes");
+    assert!(cluster.image().broker(BrokerId(4)).is_some(), "nobody said yes");
+    says(unregister(&cluster, "4", &["--yes"]), 0, "broker 4 is forgotten");
+    assert!(cluster.image().broker(BrokerId(4)).is_none());
     cluster.end().await;
 }
 

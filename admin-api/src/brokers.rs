@@ -19,6 +19,7 @@ use crate::routes::{self, Route};
 
 const LIST_FILTERS: &[&str] = &["state"];
 const REPLICA_FILTERS: &[&str] = &["topic"];
+const ACT_PARAMETERS: &[&str] = &["validate_only"];
 
 /// This file's routes.
 pub fn routes() -> Vec<Route> {
@@ -32,7 +33,9 @@ pub fn routes() -> Vec<Route> {
             .list::<ReplicaBody>("KafkaReplicaList")
             .knows(REPLICA_FILTERS),
         routes::post("/brokers/{broker_id}:unregister", act, "Forget a broker that is gone and hosts nothing any more")
+            .knows(ACT_PARAMETERS)
             .empty(202)
+            .empty(200)
             .fails(&[(409, 40912, "it lives, or still owns replicas: details.blocking names them")])
             .expects(409),
     ]
@@ -154,17 +157,17 @@ pub async fn act(
     Path((cluster, segment)): Path<(String, String)>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let read = call.read(&admin, &cluster, &[]).await?;
+    let read = call.read(&admin, &cluster, &[ACT_PARAMETERS]).await?;
     match segment.rsplit_once(':') {
         Some((broker, "unregister")) => unregister(&admin, read, broker).await,
         _ => Err(ApiError::not_found(format!("there is nothing at /brokers/{segment}; there is :unregister"))),
     }
 }
 
-/// 202: the broker is forgotten, and leaves the metadata quorum soon if it only learned from it. 404 when it is not
-/// registered; 409/40912 while it lives or owns replicas: nobody could ever fill them.
+/// 202: the broker is forgotten, and leaves the metadata quorum soon if it only learned from it; 200: a dry run would be.
+/// 404 when it is not registered; 409/40912 while it lives or owns replicas: nobody could ever fill them.
 async fn unregister(admin: &AdminState, mut read: Read, broker: &str) -> Result<Response, ApiError> {
-    let timeout = read.params.timeout(WRITE_TIMEOUT)?;
+    let (timeout, validate_only) = (read.params.timeout(WRITE_TIMEOUT)?, read.params.flag("validate_only")?);
     // What this node has not heard of yet counts too.
     read.set_image(admin.quorum.linearizable(timeout).await?);
     let broker = find(&read, broker)?.clone();
@@ -188,6 +191,9 @@ async fn unregister(admin: &AdminState, mut read: Read, broker: &str) -> Result<
         let blocking: Vec<_> = owned.iter().take(BLOCKING_MAX).map(named).collect();
         let details = json!({ "replicas": owned.len(), "blocking": blocking });
         return Err(ApiError::conflict(40912, message).with_details(details));
+    }
+    if validate_only {
+        return Ok(read.empty(StatusCode::OK));
     }
     admin.quorum.unregister_broker(broker.id, timeout).await?;
     read.set_image(admin.quorum.image());

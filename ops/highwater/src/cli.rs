@@ -151,6 +151,8 @@ pub enum BrokerVerb {
     Describe(broker::DescribeArgs),
     /// Whether a broker may be restarted without harm, or which one is next; exit code 7 when it is not safe
     Check(broker::CheckArgs),
+    /// Forget a broker that is gone for good and hosts nothing any more
+    Unregister(broker::UnregisterArgs),
 }
 
 #[derive(Debug, Subcommand)]

@@ -48,6 +48,7 @@ fn run(verb: Verb) -> anyhow::Result<Exit> {
         Verb::Broker(BrokerVerb::List(args)) => block_on(cli::broker::list(&args)),
         Verb::Broker(BrokerVerb::Describe(args)) => block_on(cli::broker::describe(&args)),
         Verb::Broker(BrokerVerb::Check(args)) => block_on(cli::broker::check(&args)),
+        Verb::Broker(BrokerVerb::Unregister(args)) => block_on(cli::broker::unregister(&args)),
         Verb::Quorum(QuorumVerb::Status(args)) => block_on(cli::quorum::status(&args)),
         Verb::Quorum(QuorumVerb::AddVoter(args)) => block_on(cli::quorum::add_voter(&args)),
         Verb::Quorum(QuorumVerb::RemoveVoter(args)) => block_on(cli::quorum::remove_voter(&args)),

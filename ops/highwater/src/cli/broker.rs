@@ -1,11 +1,15 @@
-//! `highwater broker list`, `describe` and `check`: the brokers, and whether one may be restarted now.
+//! `highwater broker list`, `describe`, `check` and `unregister`: the brokers, whether one may be restarted now, and how to
+//! forget one.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use highwater_admin::rfc3339;
+use reqwest::Method;
 use serde_json::Value;
 
+use super::ask::{self, Consent};
 use super::http::Api;
 use super::table::{self, cell};
 use super::{ApiArgs, CliError, Exit, Output};
@@ -47,6 +51,16 @@ pub struct CheckArgs {
     /// Partitions listed per check; counts are always complete
     #[arg(long, default_value_t = 10)]
     pub limit: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct UnregisterArgs {
+    /// Id of the broker
+    pub broker: i32,
+    #[command(flatten)]
+    pub consent: Consent,
+    #[command(flatten)]
+    pub api: ApiArgs,
 }
 
 /// # Errors
@@ -159,6 +173,37 @@ pub async fn check(args: &CheckArgs) -> Result<Exit, CliError> {
     Ok(if is_safe(&answer) { Exit::Done } else { Exit::Unhealthy })
 }
 
+/// # Errors
+/// There is no such broker (3), it lives or still owns replicas (4), nobody agreed, or nobody answers.
+pub async fn unregister(args: &UnregisterArgs) -> Result<Exit, CliError> {
+    let api = Api::new(&args.api.url)?;
+    let broker = api.get(&format!("/brokers/{}", args.broker), &[]).await?;
+    let path = format!("/brokers/{}:unregister", args.broker);
+    let ask = async |validate_only: &str| {
+        let query = [("validate_only", validate_only), ("timeout_ms", "60000")];
+        api.send(Method::POST, &path, &query, None).await
+    };
+    ask("true").await?;
+    if ask::go_on(&farewell(&broker), &args.consent)? {
+        ask("false").await?;
+        eprintln!("broker {} is forgotten", args.broker);
+    }
+    Ok(Exit::Done)
+}
+
+/// What becomes of a broker that is forgotten.
+fn farewell(broker: &Value) -> String {
+    format!(
+        "broker {} ({}:{}), {} since {}, hosts no replica. It is forgotten, and leaves the metadata quorum if it does not \
+         vote there.\nIf it is started again, it registers as a new one.\n",
+        cell(&broker["broker_id"]),
+        cell(&broker["host"]),
+        cell(&broker["port"]),
+        cell(&broker["state"]),
+        broker["state_since_ms"].as_i64().map_or_else(|| "-".to_owned(), rfc3339),
+    )
+}
+
 fn is_safe(answer: &Value) -> bool {
     answer["safe"] == true
 }
@@ -265,6 +310,14 @@ mod tests {
   ask again in 4193 ms
 ";
         assert_eq!(shown(&answer), expected);
+    }
+
+    #[test]
+    fn whoever_forgets_a_broker_is_told_which_and_since_when_it_is_gone() {
+        let broker =
+            json!({"broker_id": 4, "host": "n4", "port": 9092, "state": "FENCED", "state_since_ms": 1_767_225_600_123_i64});
+        let told = farewell(&broker);
+        assert!(told.starts_with("broker 4 (n4:9092), FENCED since 2026-01-01T00:00:00.123Z, hosts no replica."), "{told}");
     }
 
     #[test]
