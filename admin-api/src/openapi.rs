@@ -1,12 +1,12 @@
-//! `/openapi.json`: the API describes itself (OpenAPI 3.1). Generated from the routes and from the types they answer with;
-//! a test sends every example to a real cluster and holds the answers against the schemas.
+//! `/openapi.json`, `/openapi.yaml`, `/docs`: the API describes itself (OpenAPI 3.1). Generated from the routes and from
+//! the types they answer with; a test sends every example to a real cluster and holds the answers against the schemas.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::Response;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
@@ -15,19 +15,49 @@ use crate::error::{ApiError, ErrorBody};
 use crate::respond::{Call, ListMetadata, json_response};
 use crate::routes::{self, Route, Shape};
 
+mod page;
 pub mod parameters;
+mod yaml;
 
 const JSON: &str = "application/json";
+/// RFC 9512.
+const YAML: &str = "application/yaml";
+const HTML: &str = "text/html; charset=utf-8";
 
-/// This file's route.
+/// This file's routes.
 pub fn routes() -> Vec<Route> {
-    vec![routes::get_at("/openapi.json", show, "This document").media(JSON)]
+    vec![
+        routes::get_at("/openapi.json", show, "This document").media(JSON),
+        routes::get_at("/openapi.yaml", show_yaml, "This document as YAML").media(YAML),
+        routes::get_at("/docs", show_page, "This document as a page to read").media(HTML),
+    ]
 }
 
 /// `GET /openapi.json`
 pub async fn show(State(admin): State<AdminState>, call: Call) -> Result<Response, ApiError> {
     call.params(&[])?;
     Ok(json_response(StatusCode::OK, document(&routes::all(), &admin.config.version).to_string().into_bytes()))
+}
+
+/// `GET /openapi.yaml`
+async fn show_yaml(State(admin): State<AdminState>, call: Call) -> Result<Response, ApiError> {
+    call.params(&[])?;
+    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static(YAML))];
+    Ok((kind, yaml::write(&document(&routes::all(), &admin.config.version))).into_response())
+}
+
+/// What a browser may do with the page: show it.
+const PAGE_POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// `GET /docs`
+async fn show_page(State(admin): State<AdminState>, call: Call) -> Result<Response, ApiError> {
+    call.params(&[])?;
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(HTML)),
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY)),
+    ];
+    Ok((headers, page::write(&document(&routes::all(), &admin.config.version))).into_response())
 }
 
 /// The document for some routes.

@@ -314,10 +314,12 @@ mod tests {
 
     #[test]
     fn whoever_forgets_a_broker_is_told_which_and_since_when_it_is_gone() {
-        let broker =
-            json!({"broker_id": 4, "host": "n4", "port": 9092, "state": "FENCED", "state_since_ms": 1_767_225_600_123_i64});
+        let broker = json!({"broker_id": 4, "host": "n4", "port": 9092, "state": "FENCED", "state_since_ms": 1_767_225_600_123_i64});
         let told = farewell(&broker);
-        assert!(told.starts_with("broker 4 (n4:9092), FENCED since 2026-01-01T00:00:00.123Z, hosts no replica."), "{told}");
+        assert!(
+            told.starts_with("broker 4 (n4:9092), FENCED since 2026-01-01T00:00:00.123Z, hosts no replica."),
+            "{told}"
+        );
     }
 
     #[test]
