@@ -19,6 +19,7 @@ const ALL: i16 = -1;
 const NOW: i64 = 1_760_000_000_000;
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
+const LOGGER: i8 = 8;
 const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;
@@ -403,5 +404,79 @@ async fn what_cannot_be_set_is_refused_with_kafkas_code_and_changes_nothing() {
     assert_eq!(told["details"]["key"], "segment.bytes", "{told}");
     assert_eq!(told["details"]["allowed"], "a whole number from 1024 to 2147483647", "{told}");
     assert_eq!(told["details"]["kafka_error"], "INVALID_CONFIG", "{told}");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_levels_change_while_a_broker_runs_over_http_and_kafka_and_end_by_themselves() {
+    let mut cluster = Cluster::start(2, &[]).await;
+    let mut kafka = cluster.client(2).await;
+    let level = async |kafka: &mut Client, name: &str| one(kafka, LOGGER, "2", name).await.0.unwrap();
+    assert_eq!(one(&mut kafka, LOGGER, "2", "replica").await, (Some("INFO".to_owned()), 6, Vec::new()));
+
+    // Over Kafka: of this broker alone, all or none.
+    let asked = [("data", SET, Some("debug")), ("fetcher", SET, Some("FATAL"))];
+    assert_eq!(alter(&mut kafka, true, &[(LOGGER, "2", &asked)]).await[0].0, 0);
+    assert_eq!(level(&mut kafka, "replica").await, "INFO", "a dry run");
+    assert_eq!(alter(&mut kafka, false, &[(LOGGER, "2", &asked)]).await[0].0, 0);
+    assert_eq!(
+        (level(&mut kafka, "replica").await, level(&mut kafka, "fetcher").await),
+        ("DEBUG".into(), "ERROR".into())
+    );
+    for (name, key, operation, value, code) in [
+        ("2", "replica", SET, Some("LOUD"), ErrorCode::InvalidConfig),
+        ("2", "replica", SET, None, ErrorCode::InvalidConfig),
+        ("2", "replication", SET, Some("DEBUG"), ErrorCode::InvalidConfig),
+        ("2", "replica", APPEND, Some("DEBUG"), ErrorCode::InvalidRequest),
+        ("1", "replica", SET, Some("DEBUG"), ErrorCode::InvalidRequest),
+        ("", "replica", SET, Some("DEBUG"), ErrorCode::InvalidRequest),
+    ] {
+        let told =
+            alter(&mut kafka, false, &[(LOGGER, name, &[("raft", SET, Some("TRACE")), (key, operation, value)])]).await;
+        assert_eq!(told[0].0, code.code(), "{name} {key}: {told:?}");
+    }
+    assert_eq!(level(&mut kafka, "raft").await, "INFO", "what is refused changes nothing");
+    assert_eq!(describe(&mut kafka, LOGGER, "1", None).await.unwrap_err().0, ErrorCode::InvalidRequest.code());
+    assert_eq!(alter(&mut kafka, false, &[(LOGGER, "2", &[("data", DELETE, None)])]).await[0].0, 0);
+    assert_eq!(
+        (level(&mut kafka, "replica").await, level(&mut kafka, "fetcher").await),
+        ("INFO".into(), "ERROR".into())
+    );
+
+    // Over HTTP: of any node, asked of node 1.
+    let path = "/brokers/2/loggers/replica";
+    let (status, _, body) = call(&cluster, "PUT", path, &[], Some(json!({ "level": "TRACE", "ttl_s": 3_600 }))).await;
+    assert_eq!((status, &body["level"], &body["configured_level"]), (200, &json!("TRACE"), &json!("INFO")), "{body}");
+    assert!(body["until_ms"].as_i64().unwrap() > NOW, "{body}");
+    assert_eq!(level(&mut kafka, "replica").await, "TRACE");
+    let (_, _, list) = call(&cluster, "GET", "/brokers/-/loggers?name=replica", &[], None).await;
+    let told: Vec<_> = list["data"].as_array().unwrap().iter().map(|row| (&row["broker_id"], &row["level"])).collect();
+    assert_eq!(told, [(&json!(1), &json!("INFO")), (&json!(2), &json!("TRACE"))]);
+    // The newest word counts; it ends when it said.
+    call(&cluster, "PUT", path, &[], Some(json!({ "level": "WARN", "ttl_s": 1 }))).await;
+    assert_eq!(level(&mut kafka, "replica").await, "WARN");
+    cluster
+        .wait_for("the level has ended", async || {
+            (one(&mut cluster.client(2).await, LOGGER, "2", "replica").await.0.unwrap() == "INFO").then_some(())
+        })
+        .await;
+    assert_eq!(call(&cluster, "DELETE", "/brokers/2/loggers/fetcher", &[], None).await.0, 204);
+    assert_eq!(level(&mut kafka, "fetcher").await, "INFO");
+
+    let refused: &[Refused<'_>] = &[
+        ("GET", "/brokers/2/loggers/replication", None, (404, 404)),
+        ("PUT", "/brokers/2/loggers/replication", Some(json!({ "level": "WARN" })), (404, 404)),
+        ("GET", "/brokers/9/loggers", None, (404, 404)),
+        ("PUT", path, Some(json!({ "level": "LOUD" })), (422, 42206)),
+        ("PUT", path, Some(json!({ "level": "WARN", "ttl_s": 0 })), (422, 42206)),
+        ("PUT", path, Some(json!({ "ttl_s": 5 })), (422, 42206)),
+    ];
+    for (method, path, body, expected) in refused {
+        let (status, _, told) = call(&cluster, method, path, &[], body.clone()).await;
+        assert_eq!((status, told["error_code"].as_u64()), (expected.0, Some(expected.1.into())), "{path}: {told}");
+    }
+    cluster.crash(2).await;
+    let (status, _, told) = call(&cluster, "GET", path, &[], None).await;
+    assert_eq!((status, told["error_code"].as_u64()), (503, Some(50302)), "{told}");
     cluster.end().await;
 }

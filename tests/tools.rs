@@ -141,6 +141,13 @@ async fn an_operator_s_day_with_kafkas_own_tools() {
     tools.run("ConfigCommand", &format!("{defaults} --alter --delete-config log.retention.ms"));
     let said = tools.run("ConfigCommand", "--entity-type brokers --entity-name 2 --describe --all");
     check(&said, &["node.id=2", "STATIC_BROKER_CONFIG:node.id=2"]);
+    let loggers = "--entity-type broker-loggers --entity-name 2";
+    check(&tools.run("ConfigCommand", &format!("{loggers} --describe")), &["replica=INFO", "openraft=ERROR"]);
+    tools.run("ConfigCommand", &format!("{loggers} --alter --add-config replica=DEBUG,raft=WARN"));
+    check(&tools.run("ConfigCommand", &format!("{loggers} --describe")), &["replica=DEBUG", "raft=WARN"]);
+    tools.run("ConfigCommand", &format!("{loggers} --alter --delete-config replica,raft"));
+    check(&tools.run("ConfigCommand", &format!("{loggers} --describe")), &["replica=INFO", "raft=INFO"]);
+    tools.refused("ConfigCommand", &format!("{loggers} --alter --add-config replication=DEBUG"));
 
     // kafka-log-dirs
     let said = tools.run("LogDirsCommand", "--describe --topic-list tools");

@@ -12,6 +12,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::HeaderValue;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use highwater_data::Loggers;
 use highwater_quorum::body::in_one_piece;
 use highwater_quorum::image::events::EventId;
 use highwater_quorum::status::QuorumRole;
@@ -30,6 +31,7 @@ mod events;
 mod health;
 mod live;
 mod log_dirs;
+mod loggers;
 pub mod metrics;
 mod openapi;
 mod partitions;
@@ -81,6 +83,8 @@ pub struct AdminConfig {
     pub partition_metrics: PartitionMetrics,
     /// This node's own configuration, for whoever asks what is in force.
     pub settings: Arc<NodeSettings>,
+    /// The log levels of this process.
+    pub loggers: Loggers,
 }
 
 /// What every handler may touch. Cheap to clone.

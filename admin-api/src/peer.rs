@@ -8,9 +8,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use highwater_data::Phase;
 use highwater_data::handlers::delete_records::Refused;
 use highwater_data::replica::status::ReplicaStatus;
+use highwater_data::{Loggers, Phase};
 use highwater_quorum::settings::{Effective, effective};
 use highwater_quorum::{NodeSettings, QuorumClient, QuorumStatus};
 use highwater_wire::{BrokerId, ErrorCode, TopicPartition};
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::live::{LiveReplica, LocalReplicas};
 use crate::log_dirs::LiveLogDir;
+use crate::loggers::{self, LevelChange, LiveLogger};
 
 /// Partitions asked for in one call.
 const BATCH: usize = 2_000;
@@ -163,6 +164,18 @@ pub fn settings_router(quorum: LocalQuorum, node: BrokerId, settings: Arc<NodeSe
     Router::new().route("/admin/settings", get(here))
 }
 
+/// Serves this node's log levels to its peers.
+pub fn loggers_router(loggers: Loggers) -> Router {
+    async fn change_here(
+        State(loggers): State<Loggers>,
+        Json(change): Json<LevelChange>,
+    ) -> Json<Result<LiveLogger, String>> {
+        Json(change.make(&loggers))
+    }
+    let here = get(async |State(loggers): State<Loggers>| Json(loggers::here(&loggers)));
+    Router::new().route("/admin/loggers", here.post(change_here)).with_state(loggers)
+}
+
 /// Calls other nodes' controller listeners.
 #[derive(Debug, Clone)]
 pub struct Peers {
@@ -229,6 +242,25 @@ impl Peers {
     pub async fn settings(&self, quorum: &QuorumClient, node: BrokerId, budget: Duration) -> Option<Vec<Effective>> {
         let url = format!("{}/admin/settings", quorum.controller_url(node)?);
         self.http.get(url).timeout(budget).send().await.ok()?.error_for_status().ok()?.json().await.ok()
+    }
+
+    /// The log levels of `node`; `None` when it did not answer in `budget`.
+    pub async fn loggers(&self, quorum: &QuorumClient, node: BrokerId, budget: Duration) -> Option<Vec<LiveLogger>> {
+        let url = format!("{}/admin/loggers", quorum.controller_url(node)?);
+        self.http.get(url).timeout(budget).send().await.ok()?.error_for_status().ok()?.json().await.ok()
+    }
+
+    /// Has `node` change a log level; `None` when it did not answer in `budget`.
+    pub async fn change_level(
+        &self,
+        quorum: &QuorumClient,
+        node: BrokerId,
+        change: &LevelChange,
+        budget: Duration,
+    ) -> Option<Result<LiveLogger, String>> {
+        let url = format!("{}/admin/loggers", quorum.controller_url(node)?);
+        let call = self.http.post(url).timeout(budget).json(change);
+        call.send().await.ok()?.error_for_status().ok()?.json().await.ok()
     }
 
     /// The view of the quorum that `node` has; `None` when it did not answer in `budget`.

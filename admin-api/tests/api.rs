@@ -11,6 +11,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use highwater_admin::{AdminConfig, AdminState, Beats, LocalReplicas, PartitionMetrics, peer, router};
+use highwater_data::Loggers;
 use highwater_quorum::controller::{DataClaim, RegisterBroker};
 use highwater_quorum::image::Endpoint;
 use highwater_quorum::{
@@ -70,6 +71,7 @@ impl Setup {
             in_sync_wait_max: Duration::from_secs(600),
             partition_metrics: PartitionMetrics::Leader,
             settings: Arc::default(),
+            loggers: Loggers::default(),
         };
         let state = AdminState::new(admin, client.clone(), replicas, Beats::default(), None).unwrap();
         Self { quorum, router: router(state), _dir: dir }

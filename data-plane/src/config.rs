@@ -12,6 +12,8 @@ use highwater_quorum::NodeSettings;
 use highwater_quorum::image::Endpoint;
 use highwater_wire::{BrokerId, DirectoryId, IncarnationId};
 
+use crate::loggers::Loggers;
+
 /// Everything the data plane is told at its start.
 #[derive(Debug, Clone)]
 pub struct DataPlaneConfig {
@@ -44,6 +46,8 @@ pub struct DataPlaneConfig {
     pub topics: TopicDefaults,
     /// This node's own configuration, for whoever asks what is in force.
     pub settings: Arc<NodeSettings>,
+    /// The log levels of this process.
+    pub loggers: Loggers,
 }
 
 /// One boot of this machine (D10).

@@ -15,6 +15,7 @@ use crate::server::connection::Waiting;
 
 pub mod alter_configs;
 pub mod api_versions;
+mod broker_loggers;
 mod configs;
 pub mod context;
 pub mod create_partitions;

@@ -17,6 +17,7 @@ pub mod lifecycle;
 pub mod live;
 pub mod log;
 pub mod log_view;
+pub mod loggers;
 pub mod net;
 pub mod partitions;
 pub mod reconcile;
@@ -33,6 +34,7 @@ pub use config::{
 };
 pub use error::DataPlaneError;
 pub use live::LiveConfig;
+pub use loggers::{LogLevel, Logger, Loggers};
 pub use view::{NodeView, Phase, Recovery, ReplicaView};
 
 use std::io;
@@ -158,6 +160,7 @@ impl DataPlane {
             quorum: quorum.clone(),
             live: live.clone(),
             settings: config.settings.clone(),
+            loggers: config.loggers.clone(),
             topics: config.topics.clone(),
             producer_ids: Default::default(),
             suspects: suspects.clone(),

@@ -12,6 +12,7 @@ use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use highwater::config::{self, NodeConfig, Surroundings};
+use highwater::telemetry::Telemetry;
 use highwater::{Node, NodeError};
 use highwater_data::Stopped;
 use highwater_quorum::MetadataImage;
@@ -160,7 +161,7 @@ impl Cluster {
         let config = read_config(&member.properties());
         let until = Instant::now() + PATIENCE;
         loop {
-            match Node::start(config.clone(), None).await {
+            match Node::start(config.clone(), Telemetry::default()).await {
                 Ok(node) => {
                     member.node = Some(node);
                     return;

@@ -65,6 +65,11 @@ const PATH: &[Parameter] = &[
     whole("broker_id", "1", "`node.id` of a broker; `-`, where a restart is checked: the next one that is safe."),
     whole("node_id", "1", "`node.id` of a voter."),
     text("name", "retention.ms", "A configuration key."),
+    text(
+        "logger_name",
+        "replica",
+        "A part of a process that writes log lines; `root`: all that have no level of their own.",
+    ),
 ];
 
 /// What stands behind the `?`. In filters a comma is OR, a repeated parameter AND, and `*` stands for anything.
@@ -89,7 +94,7 @@ const QUERY: &[Parameter] = &[
     text("broker_id", "1,2", "Filter by broker: of what it hosts or what concerns it."),
     text("leader_id", "1", "Filter by the broker that leads."),
     text("state", "*", "Filter by state; the words are those of the answer."),
-    text("name", "*", "Filter by configuration key."),
+    text("name", "*", "Filter by configuration key or logger."),
     text("type", "*", "Filter by type; the words are those of the answer."),
     text("reason", "*", "Filter by reason; the words are those of the answer."),
     text("since", "-1h", "Not before: -24h, epoch milliseconds or 2026-01-01T00:00:00Z."),

@@ -8,11 +8,15 @@ use kafka_wire::alter_configs_request::AlterConfigsResource;
 use kafka_wire::alter_configs_response::AlterConfigsResourceResponse;
 use kafka_wire::{AlterConfigsRequest, AlterConfigsResponse};
 
-use super::configs::{Fault, alter_each};
+use super::configs::{Fault, alter, alter_each};
 use super::context::Context;
 
 pub async fn handle(context: &Context, request: AlterConfigsRequest) -> AlterConfigsResponse {
-    let altered = alter_each(context, request.validate_only, &request.resources, named, change).await;
+    let altered = alter_each(&request.resources, named, async |asked| {
+        let (kind, name) = named(asked);
+        alter(context, kind, name, request.validate_only, |resource| change(resource, asked)).await
+    });
+    let altered = altered.await;
     let mut response = AlterConfigsResponse::default();
     response.responses = altered.into_iter().map(|(asked, result)| answer(asked, result)).collect();
     response

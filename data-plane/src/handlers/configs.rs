@@ -1,7 +1,8 @@
 //! What DescribeConfigs, AlterConfigs and IncrementalAlterConfigs share: whose configuration a request means, and the
 //! one door through which it is changed.
 //!
-//! Served are topics and brokers (one, or all of them under an empty name). Any broker changes any resource.
+//! Served are topics and brokers (one, or all of them under an empty name); any broker changes any of them. A broker's
+//! loggers are its own (`broker_loggers.rs`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Kafka's numbers of the resource types.
 pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
-const BROKER_LOGGER: i8 = 8;
+pub(super) const BROKER_LOGGER: i8 = 8;
 
 /// What is answered instead of a result.
 pub(super) type Fault = (ErrorCode, String);
@@ -44,8 +45,7 @@ pub(super) fn resource(image: &MetadataImage, kind: i8, name: &str) -> Result<Co
             id.map(ConfigResource::Broker).ok_or_else(|| (ErrorCode::InvalidRequest, why()))
         }
         BROKER_LOGGER => {
-            let why =
-                "levels of loggers cannot be read or set over Kafka's protocol: start the node with --log or RUST_LOG";
+            let why = "levels of loggers are changed one by one: send IncrementalAlterConfigs";
             Err((ErrorCode::InvalidRequest, why.to_owned()))
         }
         other => {
@@ -94,25 +94,19 @@ pub(super) fn named_twice(kind: i8, name: &str) -> Fault {
 }
 
 /// Changes each resource of a request once, all of them side by side; one that is refused does not touch the others.
-/// `named`: type and name of a resource, `change`: what is to become of it.
+/// `named`: type and name of a resource, `alter`: changes it.
 pub(super) async fn alter_each<'a, R>(
-    context: &Context,
-    validate_only: bool,
     asked: &'a [R],
     named: impl Fn(&'a R) -> (i8, &'a str),
-    change: impl Fn(ConfigResource, &'a R) -> Result<ConfigChange, Fault>,
+    alter: impl AsyncFn(&'a R) -> Result<(), Fault>,
 ) -> Vec<(&'a R, Result<(), Fault>)> {
     let twice = repeated(asked.iter().map(&named));
     let mut told = BTreeSet::new();
     let once = asked.iter().filter(|one| told.insert(named(one)));
-    let (twice, named, change) = (&twice, &named, &change);
+    let (twice, named, alter) = (&twice, &named, &alter);
     let changes = once.map(|one| async move {
         let (kind, name) = named(one);
-        let result = if twice.contains(&(kind, name)) {
-            Err(named_twice(kind, name))
-        } else {
-            alter(context, kind, name, validate_only, |resource| change(resource, one)).await
-        };
+        let result = if twice.contains(&(kind, name)) { Err(named_twice(kind, name)) } else { alter(one).await };
         (one, result)
     });
     join_all(changes).await

@@ -16,6 +16,7 @@ use crate::fetch_session::SessionTable;
 use crate::handlers::fetch::OpenSession;
 use crate::identity::Identity;
 use crate::live::Live;
+use crate::loggers::Loggers;
 use crate::partitions::Partitions;
 use crate::replica::message::Refusal;
 use crate::server::metrics::ServerMetrics;
@@ -32,6 +33,7 @@ pub struct Context {
     pub images: watch::Receiver<Arc<MetadataImage>>,
     pub live: Arc<Live>,
     pub settings: Arc<NodeSettings>,
+    pub loggers: Loggers,
     pub topics: TopicDefaults,
     pub producer_ids: ProducerIds,
     pub suspects: Arc<Suspects>,

@@ -16,7 +16,8 @@ use kafka_wire::describe_configs_response::{
 };
 use kafka_wire::{DescribeConfigsRequest, DescribeConfigsResponse};
 
-use super::configs::{Fault, resource};
+use super::broker_loggers;
+use super::configs::{BROKER_LOGGER, Fault, resource};
 use super::context::Context;
 
 pub async fn handle(context: &Context, version: i16, request: DescribeConfigsRequest) -> DescribeConfigsResponse {
@@ -26,13 +27,16 @@ pub async fn handle(context: &Context, version: i16, request: DescribeConfigsReq
         told.resource_type = asked.resource_type;
         told.resource_name = asked.resource_name.clone();
         told.error_message = None;
-        match settings(context, &image, asked) {
-            Ok(settings) => {
-                let keys = asked.configuration_keys.as_deref().filter(|keys| !keys.is_empty());
-                let wanted =
-                    |setting: &&Setting| keys.is_none_or(|keys| keys.iter().any(|key| key.as_str() == setting.name));
-                told.configs =
-                    settings.iter().filter(wanted).map(|setting| entry(&request, version, setting)).collect();
+        let keys = asked.configuration_keys.as_deref().filter(|keys| !keys.is_empty());
+        let wanted = |name: &str| keys.is_none_or(|keys| keys.iter().any(|key| key.as_str() == name));
+        let entries = match asked.resource_type {
+            BROKER_LOGGER => broker_loggers::describe(context, asked.resource_name.as_str()),
+            _ => settings(context, &image, asked)
+                .map(|settings| settings.iter().map(|setting| entry(&request, version, setting)).collect()),
+        };
+        match entries {
+            Ok(entries) => {
+                told.configs = entries.into_iter().filter(|entry| wanted(entry.name.as_str())).collect();
             }
             Err((code, why)) => {
                 told.error_code = code.code();

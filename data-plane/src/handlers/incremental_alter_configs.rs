@@ -8,11 +8,16 @@ use kafka_wire::incremental_alter_configs_request::{AlterConfigsResource, Altera
 use kafka_wire::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use kafka_wire::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
 
-use super::configs::{Fault, alter_each};
+use super::broker_loggers;
+use super::configs::{BROKER_LOGGER, Fault, alter, alter_each};
 use super::context::Context;
 
 pub async fn handle(context: &Context, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse {
-    let altered = alter_each(context, request.validate_only, &request.resources, named, change).await;
+    let altered = alter_each(&request.resources, named, async |asked| match named(asked) {
+        (BROKER_LOGGER, name) => broker_loggers::alter(context, name, &asked.configs, request.validate_only),
+        (kind, name) => alter(context, kind, name, request.validate_only, |resource| change(resource, asked)).await,
+    });
+    let altered = altered.await;
     let mut response = IncrementalAlterConfigsResponse::default();
     response.responses = altered.into_iter().map(|(asked, result)| answer(asked, result)).collect();
     response

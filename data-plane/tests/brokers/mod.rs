@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use highwater_data::{
-    Boot, DataPlane, DataPlaneConfig, LifecycleConfig, ListenerConfig, LogConfig, ReplicationConfig, ServerConfig,
-    TopicDefaults,
+    Boot, DataPlane, DataPlaneConfig, LifecycleConfig, ListenerConfig, LogConfig, Loggers, ReplicationConfig,
+    ServerConfig, TopicDefaults,
 };
 use highwater_quorum::image::Endpoint;
 use highwater_quorum::{ControllerListener, NodeRoles, Quorum, QuorumConfig, QuorumLimits};
@@ -105,6 +105,7 @@ impl Cluster {
             server: ServerConfig { workers: 1, ..ServerConfig::default() },
             topics: TopicDefaults { auto_create: true, delete_enabled: true },
             settings: Arc::default(),
+            loggers: Loggers::default(),
         };
         let port = self.ports.lock().unwrap().get(&id).copied().unwrap_or(0);
         let bind = SocketAddr::from(([127, 0, 0, 1], port));

@@ -14,6 +14,7 @@ pub mod elect;
 pub mod events;
 pub mod health;
 mod http;
+pub mod log_level;
 pub mod partition;
 pub mod quorum;
 mod table;
@@ -46,6 +47,9 @@ pub enum Verb {
     /// Configurations of topics and brokers, while they run
     #[command(subcommand)]
     Config(config::ConfigVerb),
+    /// How much each part of a running broker tells
+    #[command(subcommand)]
+    LogLevel(log_level::LogLevelVerb),
     /// What happens in the cluster, as it happens
     Events(events::EventsArgs),
     /// What partitions do and what happened to them

@@ -9,6 +9,7 @@ use highwater::cli::{
     self, BrokerVerb, Cli, CliError, ConfigArgs, Exit, PartitionVerb, QuorumVerb, StartArgs, StorageVerb, Verb,
 };
 use highwater::config::{self, NodeConfig, Severity};
+use highwater::telemetry::Telemetry;
 use highwater::{Node, dev, limits, storage, telemetry};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,6 +42,7 @@ fn run(verb: Verb) -> anyhow::Result<Exit> {
         Verb::Health(args) => block_on(cli::health::run(&args)),
         Verb::Topic(verb) => block_on(cli::topic::run(&verb)),
         Verb::Config(verb) => block_on(cli::config::run(&verb)),
+        Verb::LogLevel(verb) => block_on(cli::log_level::run(&verb)),
         Verb::Events(args) => block_on(cli::events::run(&args)),
         Verb::Partition(PartitionVerb::State(args)) => block_on(cli::partition::state(&args)),
         Verb::Partition(PartitionVerb::History(args)) => block_on(cli::partition::history(&args)),
@@ -114,19 +116,19 @@ fn start(args: &StartArgs) -> anyhow::Result<Exit> {
     if args.with_parent {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
     }
-    telemetry::logs(args.log_format, &args.log);
+    let loggers = telemetry::logs(args.log_format, &args.log);
     let warnings = config::load(Some(Path::new(&args.config.config)), &args.config.set)?.findings;
     for finding in warnings {
         warn!("{finding}");
     }
     limits::apply();
-    let metrics = telemetry::metrics()?;
+    let telemetry = Telemetry { metrics: Some(telemetry::metrics()?), loggers };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let exit = runtime.block_on(async {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let node_id = config.node_id;
         info!(%node_id, version = highwater::node::VERSION, pid = std::process::id(), "starting");
-        let node = Node::start(config, Some(metrics)).await?;
+        let node = Node::start(config, telemetry).await?;
         let told = tokio::select! {
             serving = told_when_serving(&node) => match serving {},
             error = node.failed() => Some(error),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use highwater_admin::{AdminConfig, AdminState, Beats, LocalReplicas, PartitionMetrics, peer};
 use highwater_data::{
-    Boot, DataPlane, DataPlaneConfig, DataPlaneError, LifecycleConfig, ListenerConfig, LiveConfig, LogConfig,
+    Boot, DataPlane, DataPlaneConfig, DataPlaneError, LifecycleConfig, ListenerConfig, LiveConfig, LogConfig, Loggers,
     ReplicationConfig, ServerConfig, Stopped, TopicDefaults,
 };
 use highwater_quorum::image::Endpoint;
@@ -20,7 +20,6 @@ use highwater_quorum::{
     StartError,
 };
 use highwater_wire::{BrokerId, IncarnationId};
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{RwLock, watch};
 use tokio::task::JoinHandle;
@@ -29,6 +28,7 @@ use tracing::{error, info, warn};
 
 use crate::config::{self, NodeConfig};
 use crate::storage;
+use crate::telemetry::Telemetry;
 
 /// Version of this build, for people.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -115,7 +115,8 @@ impl Node {
     ///
     /// # Errors
     /// Addresses in use, directories that cannot be used, formats of a newer version.
-    pub async fn start(config: NodeConfig, metrics: Option<PrometheusHandle>) -> Result<Self, NodeError> {
+    pub async fn start(config: NodeConfig, telemetry: Telemetry) -> Result<Self, NodeError> {
+        let Telemetry { metrics, loggers } = telemetry;
         let incarnation = IncarnationId::random();
         let (node, settings) = (config.node_id, Arc::new(config.node_settings()));
         let dirs = std::iter::once(&config.metadata_dir).chain(Some(&config.log_dir).filter(|_| config.roles.broker));
@@ -126,6 +127,7 @@ impl Node {
         let (replicas, own_view) = (LocalReplicas::default(), peer::LocalQuorum::default());
         let extra = peer::replica_router(replicas.clone()).merge(peer::quorum_router(own_view.clone()));
         let extra = extra.merge(peer::settings_router(own_view.clone(), node, settings.clone()));
+        let extra = extra.merge(peer::loggers_router(loggers.clone()));
         let quorum_config = quorum_config(&config, incarnation)?;
         let quorum = raft.run(Quorum::start(quorum_config, extra)).await??;
         let client = quorum.client().clone();
@@ -149,8 +151,8 @@ impl Node {
                 }
             });
         }
-        let state =
-            AdminState::new(admin_config(&config, settings.clone()), client.clone(), replicas.clone(), beats, metrics)?;
+        let admin_config = admin_config(&config, settings.clone(), loggers.clone());
+        let state = AdminState::new(admin_config, client.clone(), replicas.clone(), beats, metrics)?;
         admin.spawn(highwater_admin::follow(state.clone()));
         let http_stop = CancellationToken::new();
         let (http_address, http_task) = match &config.http.listen {
@@ -170,7 +172,7 @@ impl Node {
                     // A controller alone has no data plane: neither one that starts nor one that fails.
                     return std::future::pending().await;
                 }
-                match start_data(&config, client.clone(), incarnation, &replicas, settings).await {
+                match start_data(&config, client.clone(), incarnation, &replicas, settings, loggers).await {
                     Ok((plane, set)) => {
                         *data.write().await = Some(plane);
                         let _ = told.send(Some(Ok(())));
@@ -337,6 +339,7 @@ async fn start_data(
     incarnation: IncarnationId,
     replicas: &LocalReplicas,
     settings: Arc<NodeSettings>,
+    loggers: Loggers,
 ) -> Result<(DataPlane, BTreeMap<String, String>), NodeError> {
     let cluster_id = formed(config, &quorum).await?;
     let image = quorum.image();
@@ -358,7 +361,7 @@ async fn start_data(
             advertised: Some(listener.advertised.clone()),
         });
     }
-    let data_config = data_config(&config, cluster_id, &quorum, incarnation, settings);
+    let data_config = data_config(&config, cluster_id, &quorum, incarnation, settings, loggers);
     let plane = DataPlane::start(data_config, quorum, listeners).await?;
     replicas.set(plane.view());
     Ok((plane, set))
@@ -473,6 +476,7 @@ fn data_config(
     quorum: &QuorumClient,
     incarnation: IncarnationId,
     settings: Arc<NodeSettings>,
+    loggers: Loggers,
 ) -> DataPlaneConfig {
     let part = &config.data;
     let LiveConfig { replication, log, server } = live_config(config);
@@ -495,6 +499,7 @@ fn data_config(
         server,
         topics: TopicDefaults { auto_create: config.topics.auto_create, delete_enabled: config.topics.delete_enabled },
         settings,
+        loggers,
     }
 }
 
@@ -529,7 +534,7 @@ fn live_config(config: &NodeConfig) -> LiveConfig {
     }
 }
 
-fn admin_config(config: &NodeConfig, settings: Arc<NodeSettings>) -> AdminConfig {
+fn admin_config(config: &NodeConfig, settings: Arc<NodeSettings>, loggers: Loggers) -> AdminConfig {
     AdminConfig {
         node: config.node_id,
         broker: config.roles.broker,
@@ -544,5 +549,6 @@ fn admin_config(config: &NodeConfig, settings: Arc<NodeSettings>) -> AdminConfig
             config::PartitionMetrics::Full => PartitionMetrics::Full,
         },
         settings,
+        loggers,
     }
 }

@@ -2,8 +2,21 @@
 
 use std::io::IsTerminal;
 
+use highwater_data::loggers::{Levels, LogLevel, Loggers};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Layer, Registry, fmt, reload};
+
+/// What of a process its nodes report to, and what they may change of it.
+#[derive(Debug, Clone, Default)]
+pub struct Telemetry {
+    /// The recorder behind `/metrics`.
+    pub metrics: Option<PrometheusHandle>,
+    pub loggers: Loggers,
+}
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -16,14 +29,54 @@ pub enum LogFormat {
 const SECONDS: &[f64] =
     &[0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// Sends log lines to stderr. `filter`: as in `RUST_LOG`, such as `info,highwater_data=debug`.
-pub fn logs(format: LogFormat, filter: &str) {
-    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        LogFormat::Human => builder.with_ansi(std::io::stderr().is_terminal()).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-    }
+/// Sends log lines to stderr. `filter`: as in `RUST_LOG`, such as `info,highwater_data=debug`. The levels can be changed
+/// from then on.
+pub fn logs(format: LogFormat, filter: &str) -> Loggers {
+    let targets = filter.parse().unwrap_or_else(|error| {
+        eprintln!("highwater: \"{filter}\" is no filter of log lines ({error}); going on with \"info\"");
+        Targets::new().with_default(LevelFilter::INFO)
+    });
+    let (filter, loggers) = changeable(&targets);
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let lines: Box<dyn Layer<_> + Send + Sync> = match format {
+        LogFormat::Human => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    loggers
+}
+
+/// A filter, and the loggers that change it. Whether a line is told is remembered at the place that writes it until a
+/// level changes, so what is not told costs a load and a comparison.
+fn changeable(targets: &Targets) -> (reload::Layer<Targets, Registry>, Loggers) {
+    let mut configured: Levels = targets.iter().map(|(target, level)| (target.to_owned(), log_level(level))).collect();
+    configured.insert(String::new(), targets.default_level().map_or(LogLevel::Off, log_level));
+    let (filter, handle) = reload::Layer::new(targets.clone());
+    let loggers = Loggers::new(configured, move |levels| {
+        let root = levels.get("").map_or(LevelFilter::OFF, |level| level_filter(*level));
+        let named = levels.iter().filter(|(target, _)| !target.is_empty());
+        let targets = Targets::new().with_default(root);
+        let _ =
+            handle.reload(targets.with_targets(named.map(|(target, level)| (target.clone(), level_filter(*level)))));
+    });
+    (filter, loggers)
+}
+
+const LEVELS: [(LogLevel, LevelFilter); 6] = [
+    (LogLevel::Off, LevelFilter::OFF),
+    (LogLevel::Error, LevelFilter::ERROR),
+    (LogLevel::Warn, LevelFilter::WARN),
+    (LogLevel::Info, LevelFilter::INFO),
+    (LogLevel::Debug, LevelFilter::DEBUG),
+    (LogLevel::Trace, LevelFilter::TRACE),
+];
+
+fn log_level(filter: LevelFilter) -> LogLevel {
+    LEVELS.iter().find(|(_, known)| *known == filter).map_or(LogLevel::Off, |(level, _)| *level)
+}
+
+fn level_filter(level: LogLevel) -> LevelFilter {
+    LEVELS.iter().find(|(known, _)| *known == level).map_or(LevelFilter::OFF, |(_, filter)| *filter)
 }
 
 /// Installs the recorder of this process's counters and histograms.
@@ -39,4 +92,59 @@ pub fn metrics() -> Result<PrometheusHandle, BuildError> {
     let _ = ::metrics::set_global_recorder(recorder);
     highwater_admin::metrics::catalogue::describe();
     Ok(handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing::{debug, info};
+
+    use super::*;
+
+    /// What was written.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Lines {
+        fn taken(&self) -> String {
+            String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
+        }
+    }
+
+    #[test]
+    fn a_level_that_is_set_is_in_force_with_the_next_line() {
+        let lines = Lines::default();
+        let (filter, loggers) = changeable(&"info,openraft=error".parse().unwrap());
+        let written = lines.clone();
+        let layer = fmt::layer().with_ansi(false).with_writer(move || written.clone());
+        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(filter).with(layer));
+        let tell = || {
+            info!(target: "openraft::core", "vote");
+            debug!(target: "highwater_data::replica::note", "became leader");
+            debug!(target: "highwater_quorum::raft", "heard");
+        };
+        tell();
+        assert_eq!(lines.taken(), "");
+        loggers.set("replica", LogLevel::Debug, None).unwrap();
+        loggers.set("openraft", LogLevel::Info, None).unwrap();
+        tell();
+        let told = lines.taken();
+        assert!(told.contains("became leader") && told.contains("vote") && !told.contains("heard"), "{told}");
+        loggers.reset("replica").unwrap();
+        loggers.set("root", LogLevel::Debug, None).unwrap();
+        loggers.set("openraft", LogLevel::Off, None).unwrap();
+        tell();
+        let told = lines.taken();
+        assert!(told.contains("became leader") && told.contains("heard") && !told.contains("vote"), "{told}");
+    }
 }
