@@ -283,6 +283,34 @@ async fn the_command_line_forgets_a_broker_that_is_gone_and_says_why_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_healthy_only_with_a_broker_that_serves() {
+    let mut cluster = Cluster::start_roles(&[Controller, Broker], &[]).await;
+    let codes = |body: &Value| -> Vec<String> {
+        let reasons = body["reasons"].as_array().unwrap().iter();
+        reasons.map(|reason| reason["code"].as_str().unwrap().to_owned()).collect()
+    };
+    wait_ready(&cluster, 2).await;
+    let (_, body) = get(&cluster, 1, "/v3/clusters/-/health").await;
+    assert_eq!((&body["healthy"], codes(&body)), (&json!(true), Vec::new()), "{body}");
+    // The only one goes.
+    cluster.stop(2).await;
+    let (status, body) = get(&cluster, 1, "/v3/clusters/-/health?fail=true").await;
+    assert_eq!(
+        (status, &body["healthy"], codes(&body)[0].as_str()),
+        (503, &json!(false), "NO_ACTIVE_BROKER"),
+        "{body}"
+    );
+    assert!(body["since_ms"].is_i64(), "{body}");
+    assert_eq!(body["reasons"][0]["cause"]["brokers"], json!([2]));
+    // None is left, as before the first one has joined.
+    let (status, _) = write(&cluster, 1, "POST", "/brokers/2:unregister", None).await;
+    assert_eq!(status, 202);
+    let (_, body) = get(&cluster, 1, "/v3/clusters/-/health").await;
+    assert_eq!((&body["healthy"], codes(&body)), (&json!(false), vec!["NO_ACTIVE_BROKER".to_owned()]), "{body}");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn any_broker_describes_the_quorum_as_its_leader_sees_it() {
     let mut cluster = Cluster::start_roles(&[Controller, Controller, Controller, Broker, Broker], &[]).await;
     let ask = async |cluster: &Cluster, id: i32, version: i16| {

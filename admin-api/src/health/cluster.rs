@@ -240,6 +240,10 @@ pub async fn show(
         image.brokers.values().filter(|broker| broker.state == state).map(|broker| broker.id.0).collect()
     };
     let (fenced, shutting_down) = (with_state(BrokerState::Fenced), with_state(BrokerState::ShuttingDown));
+    if let Some((reason, since)) = nobody_serves(image) {
+        since_ms = [since_ms, since].into_iter().flatten().min();
+        reasons.push(reason);
+    }
     for (code, brokers) in [("BROKER_FENCED", &fenced), ("BROKER_SHUTTING_DOWN", &shutting_down)] {
         if !brokers.is_empty() {
             let since = image.brokers.values().filter(|b| brokers.contains(&b.id.0)).map(|b| b.state_since.0).min();
@@ -283,6 +287,18 @@ pub async fn show(
         pending_restart: configs::pending_restart(&admin, &read).await,
     };
     read.object(if healthy || !fail { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &body)
+}
+
+/// Without an active broker no record is stored or read, however well the quorum is: none has joined yet, or all are away,
+/// since the last one went.
+fn nobody_serves(image: &MetadataImage) -> Option<(ReasonBody, Option<i64>)> {
+    if image.brokers.values().any(|broker| broker.is_active()) {
+        return None;
+    }
+    let brokers: Vec<i32> = image.brokers.keys().map(|id| id.0).collect();
+    let cause = CauseBody { explains: brokers.len(), brokers };
+    let since = image.brokers.values().map(|broker| broker.state_since.0).max();
+    Some((ReasonBody { code: "NO_ACTIVE_BROKER", severity: "critical", count: 1, partitions: None, cause }, since))
 }
 
 /// Silence after which a voter counts as down. Longer than what takes it out of `can_lose`, so that a slow moment is none.

@@ -92,6 +92,8 @@ fn summary(health: &Value) -> String {
         out.push_str(&format!("  {} {} {}", cell(&reason["severity"]), cell(&reason["code"]), cell(&reason["count"])));
         if reason["cause"]["brokers"].as_array().is_some_and(|brokers| !brokers.is_empty()) {
             out.push_str(&format!(", explained by broker {}", cell(&reason["cause"]["brokers"])));
+        } else if reason["code"] == "NO_ACTIVE_BROKER" {
+            out.push_str(": none has joined yet");
         }
         out.push('\n');
     }
@@ -113,5 +115,7 @@ mod tests {
         let text = summary(&health);
         assert!(text.starts_with("UNHEALTHY: brokers 2 of 3, partitions 6 (0 offline"));
         assert!(text.contains("  warning UNDER_REPLICATED 6, explained by broker 2\n"));
+        let alone = json!({ "reasons": [{ "code": "NO_ACTIVE_BROKER", "severity": "critical", "count": 1, "cause": { "brokers": [] } }] });
+        assert!(summary(&alone).contains("  critical NO_ACTIVE_BROKER 1: none has joined yet\n"));
     }
 }
