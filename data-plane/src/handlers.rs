@@ -34,6 +34,7 @@ pub mod incremental_alter_configs;
 pub mod init_producer_id;
 pub mod list_offsets;
 pub mod metadata;
+mod named;
 pub mod offset_for_leader_epoch;
 pub mod produce;
 pub mod unregister_broker;

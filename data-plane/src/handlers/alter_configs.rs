@@ -8,23 +8,20 @@ use kafka_wire::alter_configs_request::AlterConfigsResource;
 use kafka_wire::alter_configs_response::AlterConfigsResourceResponse;
 use kafka_wire::{AlterConfigsRequest, AlterConfigsResponse};
 
-use super::configs::{Fault, alter, alter_each};
+use super::configs::{alter, told};
 use super::context::Context;
+use super::named::{Fault, each_once, message};
 
 pub async fn handle(context: &Context, request: AlterConfigsRequest) -> AlterConfigsResponse {
-    let altered = alter_each(&request.resources, named, async |asked| {
-        let (kind, name) = named(asked);
-        alter(context, kind, name, request.validate_only, |resource| change(resource, asked)).await
+    let name = |asked: &AlterConfigsResource| told(asked.resource_type, asked.resource_name.as_str());
+    let altered = each_once(&request.resources, name, |asked| {
+        let (kind, name) = (asked.resource_type, asked.resource_name.as_str());
+        alter(context, kind, name, request.validate_only, |resource| change(resource, asked))
     });
     let altered = altered.await;
     let mut response = AlterConfigsResponse::default();
     response.responses = altered.into_iter().map(|(asked, result)| answer(asked, result)).collect();
     response
-}
-
-/// Type and name of a resource.
-fn named(asked: &AlterConfigsResource) -> (i8, &str) {
-    (asked.resource_type, asked.resource_name.as_str())
 }
 
 fn change(resource: ConfigResource, asked: &AlterConfigsResource) -> Result<ConfigChange, Fault> {
@@ -47,7 +44,7 @@ fn answer(asked: &AlterConfigsResource, result: Result<(), Fault>) -> AlterConfi
     told.error_message = None;
     if let Err((code, why)) = result {
         told.error_code = code.code();
-        told.error_message = Some(why.into());
+        told.error_message = message(&why);
     }
     told
 }

@@ -5,8 +5,8 @@ use highwater_wire::{BrokerId, ErrorCode};
 use kafka_wire::describe_configs_response::DescribeConfigsResourceResult;
 use kafka_wire::incremental_alter_configs_request::AlterableConfig;
 
-use super::configs::Fault;
 use super::context::Context;
+use super::named::Fault;
 use crate::loggers::{LogLevel, Logger, Loggers, UnknownLogger};
 
 /// Kafka's number of the source of a logger's level.

@@ -4,15 +4,14 @@
 //! Served are topics and brokers (one, or all of them under an empty name); any broker changes any of them. A broker's
 //! loggers are its own (`broker_loggers.rs`).
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures::future::join_all;
 use highwater_quorum::controller::{ConfigResource, check_topic_name};
 use highwater_quorum::{ConfigChange, MetadataImage, QuorumError, Refusal};
 use highwater_wire::{BrokerId, ErrorCode};
 
 use super::context::Context;
+use super::named::Fault;
 
 /// How long a change may take; the requests carry no time-out.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,9 +20,6 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
 pub(super) const BROKER_LOGGER: i8 = 8;
-
-/// What is answered instead of a result.
-pub(super) type Fault = (ErrorCode, String);
 
 /// Whose configuration a request means.
 ///
@@ -55,12 +51,6 @@ pub(super) fn resource(image: &MetadataImage, kind: i8, name: &str) -> Result<Co
     }
 }
 
-/// Which of the (type, name) pairs of a request come more than once.
-pub(super) fn repeated<'a>(named: impl Iterator<Item = (i8, &'a str)>) -> BTreeSet<(i8, &'a str)> {
-    let mut seen = BTreeSet::new();
-    named.filter(|resource| !seen.insert(*resource)).collect()
-}
-
 /// Changes one resource of a request, all of its keys or none.
 ///
 /// # Errors
@@ -88,26 +78,7 @@ pub(super) async fn alter(
     })
 }
 
-/// The fault of a resource that a request names twice.
-pub(super) fn named_twice(kind: i8, name: &str) -> Fault {
-    (ErrorCode::InvalidRequest, format!("resource {name:?} of type {kind} is named twice in one request"))
-}
-
-/// Changes each resource of a request once, all of them side by side; one that is refused does not touch the others.
-/// `named`: type and name of a resource, `alter`: changes it.
-pub(super) async fn alter_each<'a, R>(
-    asked: &'a [R],
-    named: impl Fn(&'a R) -> (i8, &'a str),
-    alter: impl AsyncFn(&'a R) -> Result<(), Fault>,
-) -> Vec<(&'a R, Result<(), Fault>)> {
-    let twice = repeated(asked.iter().map(&named));
-    let mut told = BTreeSet::new();
-    let once = asked.iter().filter(|one| told.insert(named(one)));
-    let (twice, named, alter) = (&twice, &named, &alter);
-    let changes = once.map(|one| async move {
-        let (kind, name) = named(one);
-        let result = if twice.contains(&(kind, name)) { Err(named_twice(kind, name)) } else { alter(one).await };
-        (one, result)
-    });
-    join_all(changes).await
+/// How a resource is named in an answer, told apart from every other.
+pub(super) fn told(kind: i8, name: &str) -> String {
+    format!("resource {name:?} of type {kind}")
 }

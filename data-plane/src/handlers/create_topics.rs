@@ -2,10 +2,9 @@
 //!
 //! Any broker answers; the topic is in this broker's image when it does (R184). v5 tells what was created, v7 its id.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures::future::join_all;
 use highwater_quorum::client::CreatedTopic;
 use highwater_quorum::{QuorumError, TopicSpec};
 use highwater_wire::{BrokerId, ErrorCode};
@@ -15,6 +14,7 @@ use kafka_wire::{CreateTopicsRequest, CreateTopicsResponse};
 use kafka_wire_core::{StrBytes, Uuid};
 
 use super::context::Context;
+use super::named::{Fault, each_once, message};
 
 /// How long a creation may take that no client set a time-out for.
 pub const CREATE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,27 +31,14 @@ pub fn timeout(millis: i32) -> Duration {
 
 pub async fn handle(context: &Context, version: i16, request: &CreateTopicsRequest) -> CreateTopicsResponse {
     let timeout = timeout(request.timeout_ms);
-    let mut seen = BTreeSet::new();
-    let twice: BTreeSet<&str> =
-        request.topics.iter().map(|topic| topic.name.as_str()).filter(|name| !seen.insert(*name)).collect();
-    let mut named = BTreeSet::new();
-    let once = request.topics.iter().filter(|topic| named.insert(topic.name.as_str()));
-    let creations = once.map(|topic| {
-        let duplicate = twice.contains(topic.name.as_str());
-        async move {
-            let result = match spec(topic, request.validate_only, duplicate) {
-                Err((code, why)) => Err((code, why)),
-                Ok(spec) => context
-                    .quorum
-                    .create_topic(spec, timeout)
-                    .await
-                    .map_err(|error| (ErrorCode::from(&error), explain(&error))),
-            };
-            answer(version, topic, result)
-        }
+    let name = |topic: &CreatableTopic| format!("topic {:?}", topic.name.as_str());
+    let created = each_once(&request.topics, name, |topic| async move {
+        let created = context.quorum.create_topic(spec(topic, request.validate_only)?, timeout).await;
+        created.map_err(|error| (ErrorCode::from(&error), explain(&error)))
     });
+    let answers = created.await.into_iter().map(|(topic, result)| answer(version, topic, result));
     let mut response = CreateTopicsResponse::default();
-    response.topics = join_all(creations).await;
+    response.topics = answers.collect();
     response
 }
 
@@ -60,11 +47,7 @@ pub fn explain(error: &QuorumError) -> String {
     error.to_string()
 }
 
-fn spec(topic: &CreatableTopic, validate_only: bool, duplicate: bool) -> Result<TopicSpec, (ErrorCode, String)> {
-    let name = topic.name.as_str();
-    if duplicate {
-        return Err((ErrorCode::InvalidRequest, format!("topic {name:?} is named twice in one request")));
-    }
+fn spec(topic: &CreatableTopic, validate_only: bool) -> Result<TopicSpec, Fault> {
     let by_hand = !topic.assignments.is_empty();
     if by_hand && (topic.num_partitions != -1 || topic.replication_factor != -1) {
         let why = "with replica assignments, partitions and replication factor must both be -1";
@@ -86,7 +69,7 @@ fn spec(topic: &CreatableTopic, validate_only: bool, duplicate: bool) -> Result<
         configs.insert(config.name.as_str().to_owned(), value.as_str().to_owned());
     }
     Ok(TopicSpec {
-        name: name.to_owned(),
+        name: topic.name.as_str().to_owned(),
         partitions: (topic.num_partitions != -1).then_some(topic.num_partitions),
         replication_factor: (topic.replication_factor != -1).then_some(topic.replication_factor),
         assignments,
@@ -95,11 +78,7 @@ fn spec(topic: &CreatableTopic, validate_only: bool, duplicate: bool) -> Result<
     })
 }
 
-fn answer(
-    version: i16,
-    topic: &CreatableTopic,
-    result: Result<CreatedTopic, (ErrorCode, String)>,
-) -> CreatableTopicResult {
+fn answer(version: i16, topic: &CreatableTopic, result: Result<CreatedTopic, Fault>) -> CreatableTopicResult {
     let mut told = CreatableTopicResult::default();
     told.name = topic.name.clone();
     // Null beside no error, as Kafka answers; the generated default is an empty text.
@@ -118,7 +97,7 @@ fn answer(
         }
         Err((code, why)) => {
             told.error_code = code.code();
-            told.error_message = Some(why.into());
+            told.error_message = message(&why);
         }
     }
     told

@@ -8,6 +8,7 @@ use kafka_wire_core::{StrBytes, Uuid};
 
 use super::context::Context;
 use super::create_topics::{explain, timeout};
+use super::named::message;
 
 /// One topic as named by the client.
 struct Named {
@@ -42,7 +43,7 @@ pub async fn handle(context: &Context, version: i16, request: &DeleteTopicsReque
             Err((code, why)) => {
                 told.error_code = code.code();
                 if version >= 5 {
-                    told.error_message = Some(why.into());
+                    told.error_message = message(&why);
                 }
             }
         }

@@ -17,8 +17,9 @@ use kafka_wire::describe_configs_response::{
 use kafka_wire::{DescribeConfigsRequest, DescribeConfigsResponse};
 
 use super::broker_loggers;
-use super::configs::{BROKER_LOGGER, Fault, resource};
+use super::configs::{BROKER_LOGGER, resource};
 use super::context::Context;
+use super::named::{Fault, message};
 
 pub async fn handle(context: &Context, version: i16, request: DescribeConfigsRequest) -> DescribeConfigsResponse {
     let image = context.image();
@@ -40,7 +41,7 @@ pub async fn handle(context: &Context, version: i16, request: DescribeConfigsReq
             }
             Err((code, why)) => {
                 told.error_code = code.code();
-                told.error_message = Some(why.into());
+                told.error_message = message(&why);
             }
         }
         told

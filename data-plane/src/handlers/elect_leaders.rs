@@ -15,6 +15,7 @@ use kafka_wire::{ElectLeadersRequest, ElectLeadersResponse};
 
 use super::context::{Context, by_name};
 use super::create_topics::{explain, timeout};
+use super::named::message;
 
 /// Elections in one entry (D17).
 const BATCH: usize = 1_000;
@@ -129,7 +130,7 @@ fn answer(
         told.error_message = None;
         if let Err((code, why)) = outcome {
             told.error_code = code.code();
-            told.error_message = Some(why.into());
+            told.error_message = message(&why);
         }
         by_topic.entry(topic).or_default().push(told);
     }

@@ -9,23 +9,23 @@ use kafka_wire::incremental_alter_configs_response::AlterConfigsResourceResponse
 use kafka_wire::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
 
 use super::broker_loggers;
-use super::configs::{BROKER_LOGGER, Fault, alter, alter_each};
+use super::configs::{BROKER_LOGGER, alter, told};
 use super::context::Context;
+use super::named::{Fault, each_once, message};
 
 pub async fn handle(context: &Context, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse {
-    let altered = alter_each(&request.resources, named, async |asked| match named(asked) {
-        (BROKER_LOGGER, name) => broker_loggers::alter(context, name, &asked.configs, request.validate_only),
-        (kind, name) => alter(context, kind, name, request.validate_only, |resource| change(resource, asked)).await,
+    let (asked, validate_only) = (&request.resources, request.validate_only);
+    let name = |asked: &AlterConfigsResource| told(asked.resource_type, asked.resource_name.as_str());
+    let altered = each_once(asked, name, |asked| async move {
+        match (asked.resource_type, asked.resource_name.as_str()) {
+            (BROKER_LOGGER, name) => broker_loggers::alter(context, name, &asked.configs, validate_only),
+            (kind, name) => alter(context, kind, name, validate_only, |resource| change(resource, asked)).await,
+        }
     });
     let altered = altered.await;
     let mut response = IncrementalAlterConfigsResponse::default();
     response.responses = altered.into_iter().map(|(asked, result)| answer(asked, result)).collect();
     response
-}
-
-/// Type and name of a resource.
-fn named(asked: &AlterConfigsResource) -> (i8, &str) {
-    (asked.resource_type, asked.resource_name.as_str())
 }
 
 fn change(resource: ConfigResource, asked: &AlterConfigsResource) -> Result<ConfigChange, Fault> {
@@ -59,7 +59,7 @@ fn answer(asked: &AlterConfigsResource, result: Result<(), Fault>) -> AlterConfi
     told.error_message = None;
     if let Err((code, why)) = result {
         told.error_code = code.code();
-        told.error_message = Some(why.into());
+        told.error_message = message(&why);
     }
     told
 }

@@ -8,12 +8,13 @@ use kafka_wire::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 
 use super::context::Context;
 use super::create_topics::{CREATE_TIMEOUT, explain};
+use super::named::message;
 
 pub async fn handle(context: &Context, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse {
     let mut response = UnregisterBrokerResponse::default();
     if let Err(error) = context.quorum.unregister_broker(BrokerId(request.broker_id), CREATE_TIMEOUT).await {
         response.error_code = ErrorCode::from(&error).code();
-        response.error_message = Some(explain(&error).as_str().into());
+        response.error_message = message(&explain(&error));
     }
     response
 }
