@@ -296,6 +296,8 @@ async fn what_cannot_be_set_is_refused_with_kafkas_code_and_changes_nothing() {
     let before = everything_set(&cluster);
     let good = ("retention.ms", SET, Some("5000"));
     let long = "9".repeat(30_000);
+    // Beyond what strings of the old versions can be.
+    let longer = format!("{}5", "0".repeat(39_999));
     let cases: &[(Asked<'_>, ErrorCode, &str)] = &[
         (
             (TOPIC, "t", &[good, ("segment.bytes", SET, Some("10"))]),
@@ -323,7 +325,11 @@ async fn what_cannot_be_set_is_refused_with_kafkas_code_and_changes_nothing() {
             "replicas on different brokers",
         ),
         ((BROKER, "", &[("max.connections", SET, Some("0"))]), ErrorCode::InvalidRequest, "from 1 to"),
-        ((8, "1", &[("root", SET, Some("DEBUG"))]), ErrorCode::InvalidRequest, "RUST_LOG"),
+        ((TOPIC, "t", &[good, ("segment.bytes", SET, Some(&longer))]), ErrorCode::InvalidConfig, "has 40000 bytes"),
+        ((TOPIC, "t", &[(&longer, SET, Some("1"))]), ErrorCode::InvalidConfig, "the key"),
+        ((TOPIC, &longer, &[good]), ErrorCode::InvalidTopicException, "…"),
+        ((BROKER, "1", &[("max.connections", SET, Some(&longer))]), ErrorCode::InvalidRequest, "has 40000 bytes"),
+        ((LOGGER, "1", &[("root", SET, Some(&longer))]), ErrorCode::InvalidConfig, "must be FATAL"),
         ((99, "1", &[good]), ErrorCode::InvalidRequest, "resource type 99"),
     ];
     for (asked, code, words) in cases {
@@ -388,6 +394,19 @@ async fn what_cannot_be_set_is_refused_with_kafkas_code_and_changes_nothing() {
         ("PUT", "/brokers/9/configs/max.connections", Some(json!({ "value": "1" })), (404, 404)),
         ("GET", "/brokers/9/configs", None, (404, 404)),
         ("GET", "/broker-configs/frob", None, (404, 404)),
+        ("PUT", "/topics/t/configs/retention.ms", Some(json!({ "value": longer })), (400, 40002)),
+        (
+            "POST",
+            "/topics/-/configs:alter",
+            Some(json!({ "data": [{ "name": "retention.ms", "value": longer }] })),
+            (400, 40002),
+        ),
+        (
+            "POST",
+            "/topics",
+            Some(json!({ "topic_name": "v", "configs": [{ "name": "retention.ms", "value": longer }] })),
+            (400, 40002),
+        ),
     ];
     let before = everything_set(&cluster);
     for (method, path, body, expected) in http {
@@ -399,6 +418,11 @@ async fn what_cannot_be_set_is_refused_with_kafkas_code_and_changes_nothing() {
         );
     }
     assert_eq!(everything_set(&cluster), before);
+    let all = json!({ "data": [{ "name": "retention.ms", "value": "7000" }] });
+    assert_eq!(call(&cluster, "POST", "/topics/-/configs:alter", &[], Some(all)).await.0, 204);
+    for topic in ["t", "u"] {
+        assert_eq!(one(&mut client, TOPIC, topic, "retention.ms").await.0.as_deref(), Some("7000"));
+    }
     let (_, _, told) =
         call(&cluster, "PUT", "/topics/t/configs/segment.bytes", &[], Some(json!({ "value": "1" }))).await;
     assert_eq!(told["details"]["key"], "segment.bytes", "{told}");

@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use highwater_wire::{BrokerEpoch, BrokerId, IncarnationId, TopicId, TopicPartition};
+use highwater_wire::{BrokerEpoch, BrokerId, IncarnationId, Timestamp, TopicId, TopicPartition};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::controller::{
-    AlterConfigs, Answer, Command, ConfigOperation, ConfigResource, KnownWatermark, RULE_VERSION, decide,
+    AlterConfigs, Answer, Command, ConfigAction, ConfigOperation, ConfigResource, KnownWatermark, RULE_VERSION,
+    Refusal, decide,
 };
 use crate::duty;
 use crate::error::QuorumError;
 use crate::image::events::EventId;
+use crate::image::topic_config::check_lengths;
 use crate::image::{BrokerState, ImageVersion, MetadataImage};
 use crate::planner::{plan_growth, plan_topic};
 use crate::raft::{
@@ -69,6 +71,35 @@ pub struct ConfigChange {
     pub operations: Vec<ConfigOperation>,
     /// What the caller believes to be set on the resource.
     pub expected: Option<BTreeMap<String, String>>,
+}
+
+impl ConfigChange {
+    /// Whether it could be made on this image.
+    ///
+    /// # Errors
+    /// What it would be refused for, and texts that are too long.
+    pub fn check(&self, image: &MetadataImage) -> Result<(), Refusal> {
+        let given = self.operations.iter().map(|operation| {
+            let value = match &operation.action {
+                ConfigAction::Set(value) | ConfigAction::Append(value) | ConfigAction::Subtract(value) => {
+                    value.as_str()
+                }
+                ConfigAction::Delete => "",
+            };
+            (operation.key.as_str(), value)
+        });
+        check_lengths(given).map_err(|faults| match self.resource {
+            ConfigResource::Topic(_) => Refusal::InvalidTopicConfigs(faults),
+            ConfigResource::Broker(_) | ConfigResource::Brokers => Refusal::InvalidBrokerConfigs(faults),
+        })?;
+        let command = self.clone().into_command(Timestamp::NONE);
+        decide(image, image.version.0 + 1, RULE_VERSION, &command).map(drop)
+    }
+
+    fn into_command(self, time: Timestamp) -> Command {
+        let Self { resource, replace, operations, expected } = self;
+        Command::AlterConfigs(AlterConfigs { resource, replace, operations, expected, time })
+    }
 }
 
 /// What a broker says of itself every `broker.heartbeat.interval.ms` and when something changed (R170, D11).
@@ -408,6 +439,8 @@ async fn create_topic(node: &Arc<Node>, spec: &TopicSpec, timeout: Duration) -> 
     let begun = Instant::now();
     let left = || timeout.saturating_sub(begun.elapsed());
     let id = TopicId::random();
+    let given = spec.configs.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    check_lengths(given).map_err(Refusal::InvalidTopicConfigs)?;
     // Placed by all that is committed: this node may not have heard yet of a broker that others see serving.
     let image = linearizable(node, left()).await?;
     let defaults = node.topic_defaults.under(&image, node.id.node);
@@ -460,14 +493,13 @@ async fn alter_configs(
     timeout: Duration,
 ) -> Result<u64, QuorumError> {
     let begun = Instant::now();
-    let ConfigChange { resource, replace, operations, expected } = change;
-    let command = Command::AlterConfigs(AlterConfigs { resource, replace, operations, expected, time: wall_clock() });
     // By all that is committed: what is refused here never reaches the log, however large it is.
     let image = linearizable(node, timeout).await?;
-    decide(&image, image.version.0 + 1, RULE_VERSION, &command)?;
+    change.check(&image)?;
     if validate_only {
         return Ok(image.version.0);
     }
+    let command = change.into_command(wall_clock());
     propose(node, command, timeout.saturating_sub(begun.elapsed())).await.map(|(_, index)| index)
 }
 

@@ -116,11 +116,14 @@ pub enum RequestError {
     Body { api: ApiKey, version: i16, client: Option<String>, fault: DecodeError },
 }
 
-/// What a single field of a request may take: strings as long as the classic format allows, arrays up to 100,000.
-/// The frame itself is bounded by [`crate::frame::FrameLimits`].
+/// What a single field of a request may take: strings up to 1 MiB, arrays up to 100,000. The frame itself is bounded by
+/// [`crate::frame::FrameLimits`].
+///
+/// The compact format can carry strings beyond the 32,767 bytes of the classic one. They are read, so that whoever means
+/// something by them answers with an error; closing the connection would make a client send them again for ever.
 pub fn request_limits() -> DecodeLimits {
     let mut limits = DecodeLimits::default();
-    limits.max_string_bytes = i16::MAX as usize;
+    limits.max_string_bytes = 1 << 20;
     limits.max_array_elements = 100_000;
     // A Produce frame is at most 100 MiB and may be one batch.
     limits.max_bytes_bytes = limits.max_frame_bytes;

@@ -1,14 +1,16 @@
 //! `/topics/{t}/configs`: read and changed.
 
+use std::time::Instant;
+
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use highwater_quorum::controller::{AlterConfigs, Command, ConfigResource, RULE_VERSION};
-use highwater_quorum::decide;
+use futures::StreamExt as _;
+use highwater_quorum::controller::ConfigResource;
 use highwater_quorum::image::Topic;
 use highwater_quorum::settings::{Setting, of_topic};
-use highwater_wire::Timestamp;
+use highwater_wire::TopicId;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
@@ -45,8 +47,13 @@ pub fn routes() -> Vec<Route> {
         routes::post(
             "/topics/{topic_name}/configs:alter",
             alter,
-            "Change several keys of a topic, or of each topic (`-`), all of them or none",
+            "Change several keys of a topic, all of them or none; of each topic (`-`) once all of them would accept it",
         )
+        .fails(&[(
+            500,
+            50003,
+            "of all topics, those in details.failed were not changed, or not known to be: repeat it",
+        )])
         .takes::<AlterBody>(change::example("retention.ms", "86400000"))
         .or_takes(
             "A dry run that takes a key back",
@@ -156,7 +163,9 @@ async fn set(
     change::make(&admin, read, change, false, timeout).await
 }
 
-/// `POST /topics/{t|-}/configs:alter`: each topic as a whole; of all topics none is changed when one would be refused.
+/// `POST /topics/{t|-}/configs:alter`: each topic as a whole. Of all topics none is changed when one would be refused; then
+/// they are changed one by one, and what fails on the way (no leader, no time) is told topic by topic. To repeat the call
+/// is harmless.
 async fn alter(
     State(admin): State<AdminState>,
     Path((cluster, topic)): Path<(String, String)>,
@@ -172,29 +181,82 @@ async fn alter(
         let change = change::of(ConfigResource::Topic(topic.id), operations);
         return change::make(&admin, read, change, body.validate_only, timeout).await;
     }
+    let begun = Instant::now();
     let image = admin.quorum.linearizable(timeout).await?;
+    let change_of = |id: TopicId| change::of(ConfigResource::Topic(id), operations.clone());
     for id in image.topics.keys() {
-        let command = Command::AlterConfigs(AlterConfigs {
-            resource: ConfigResource::Topic(*id),
-            replace: false,
-            operations: operations.clone(),
-            expected: None,
-            time: Timestamp::NONE,
-        });
-        decide(&image, image.version.0 + 1, RULE_VERSION, &command)?;
+        change_of(*id).check(&image)?;
     }
     if !body.validate_only {
-        for (id, topic) in &image.topics {
-            let change = change::of(ConfigResource::Topic(*id), operations.clone());
-            admin.quorum.alter_configs(change, false, timeout).await.map_err(|error| {
-                let error = ApiError::from(error);
-                ApiError {
-                    message: format!("at topic {}, others were changed before it: {}", topic.name, error.message),
-                    ..error
-                }
-            })?;
-        }
+        let topics: Vec<_> = image.topics.iter().map(|(id, topic)| (*id, topic.name.to_string())).collect();
+        let quorum = &admin.quorum;
+        let changes = topics.into_iter().map(|(id, name)| {
+            let change = change_of(id);
+            async move {
+                let left = timeout.saturating_sub(begun.elapsed());
+                (name, quorum.alter_configs(change, false, left).await.map(drop).map_err(ApiError::from))
+            }
+        });
+        outcome(futures::stream::iter(changes).buffer_unordered(SIDE_BY_SIDE).collect().await)?;
     }
     read.set_image(admin.quorum.image());
     Ok(read.empty(StatusCode::NO_CONTENT))
+}
+
+/// Topics that are changed at one time: they share the log's writes, and leave room for others.
+const SIDE_BY_SIDE: usize = 32;
+/// Topics that an error names one by one.
+const NAMED_MAX: usize = 1_000;
+
+/// What became of a change of all topics; a topic that was deleted meanwhile needs none.
+///
+/// # Errors
+/// Some were not changed: the first one's error, and all of them in `details.failed`.
+fn outcome(results: Vec<(String, Result<(), ApiError>)>) -> Result<(), ApiError> {
+    let all = results.len();
+    let failed = results.into_iter().filter_map(|(topic, result)| Some((topic, result.err()?)));
+    let mut failed: Vec<(String, ApiError)> = failed.filter(|(_, error)| error.error_code != 40403).collect();
+    failed.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let Some((topic, first)) = failed.first().cloned() else { return Ok(()) };
+    let named = |(topic, error): &(String, ApiError)| json!({ "topic_name": topic, "error_code": error.error_code, "message": error.message });
+    let details = json!({
+        "changed": all - failed.len(),
+        "failed_count": failed.len(),
+        "failed": failed.iter().take(NAMED_MAX).map(named).collect::<Vec<_>>(),
+    });
+    let message = format!(
+        "{} of {all} topics were not changed, the others were; the first of them is {topic}: {}",
+        failed.len(),
+        first.message
+    );
+    Err(ApiError { message, ..first }.with_details(details))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_changes_all_topics_is_told_which_were_not() {
+        let slow = || Err(ApiError::retriable(highwater_wire::ErrorCode::RequestTimedOut, "too slow"));
+        let results = vec![
+            ("c".to_owned(), slow()),
+            ("a".to_owned(), Ok(())),
+            ("gone".to_owned(), Err(ApiError::unknown_topic("gone"))),
+            ("b".to_owned(), slow()),
+        ];
+        let error = outcome(results).unwrap_err();
+        assert_eq!((error.status.as_u16(), error.error_code), (500, 50003));
+        assert_eq!(error.message, "2 of 4 topics were not changed, the others were; the first of them is b: too slow");
+        let details = error.details.unwrap();
+        assert_eq!((&details["changed"], &details["failed_count"]), (&json!(2), &json!(2)));
+        assert_eq!(
+            (&details["failed"][1]["topic_name"], &details["kafka_error"]),
+            (&json!("c"), &json!("REQUEST_TIMED_OUT"))
+        );
+        assert_eq!(
+            outcome(vec![("a".to_owned(), Ok(())), ("gone".to_owned(), Err(ApiError::unknown_topic("gone")))]),
+            Ok(())
+        );
+    }
 }

@@ -67,6 +67,30 @@ pub struct ConfigFault {
     pub allowed: Option<String>,
 }
 
+/// Bytes of a key or value that may be set: what a string of every version of Kafka's protocol can carry back.
+const TEXT_BYTES_MAX: usize = i16::MAX as usize;
+
+/// What is wrong with texts that could be stored, but not told to every client. Checked before anything is proposed: no
+/// rule, so an entry in the log that holds longer ones stays what it is.
+///
+/// # Errors
+/// A fault for each that is too long.
+pub(crate) fn check_lengths<'a>(texts: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), ConfigFaults> {
+    let begin = |text: &str| text.get(..text.floor_char_boundary(VALUE_SHOWN)).unwrap_or_default().to_owned();
+    let too_long = |(key, value): (&str, &str)| {
+        let what = if key.len() > TEXT_BYTES_MAX { "the key" } else { "the value" };
+        let longest = key.len().max(value.len());
+        (longest > TEXT_BYTES_MAX).then(|| ConfigFault {
+            key: begin(key),
+            value: begin(value),
+            why: format!("{what} of {} has {longest} bytes: there may be {TEXT_BYTES_MAX}", begin(key)),
+            allowed: None,
+        })
+    };
+    let faults: Vec<_> = texts.filter_map(too_long).collect();
+    if faults.is_empty() { Ok(()) } else { Err(ConfigFaults(faults)) }
+}
+
 /// Bytes of a bad value that are shown; nobody reads more.
 const VALUE_SHOWN: usize = 100;
 
