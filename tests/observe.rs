@@ -264,6 +264,11 @@ async fn metrics_are_complete_well_formed_and_count_what_clients_did() {
     assert_eq!(grown("highwater_requests_total", &[produce, ("error", "NONE")]), 20.0);
     assert_eq!(grown("highwater_requests_total", &[produce, ("error", "NOT_LEADER_OR_FOLLOWER")]), 1.0);
     assert_eq!(grown("highwater_request_seconds_count", &[produce, ("phase", "total")]), 21.0);
+    let local = grown("highwater_request_seconds_count", &[produce, ("phase", "local")]);
+    assert!((1.0..=2.0).contains(&local), "one in 16 of 21 over two connections: {local}");
+    assert!(grown("highwater_worker_busy_seconds_total", &[("pool", "data")]) > 0.0);
+    assert!(sum(&after, "highwater_workers", &[("pool", "raft")]) >= 3.0);
+    assert_eq!(sum(&after, "highwater_config_pending_restart", &[]), 0.0);
     assert_eq!(grown("highwater_produce_rejected_total", &[("reason", "not_leader")]), 1.0);
     assert!(grown("highwater_append_seconds_count", &[]) >= 1.0);
     assert_eq!(sum(&after, "highwater_partition_log_end_offset", &[topic]), 60.0);

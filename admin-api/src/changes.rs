@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use highwater_quorum::image::events::{EventId, EventKind};
 use highwater_quorum::image::{ChangeKind, ExpandReason, LeaderReason, PartitionChange, ShrinkReason};
-use highwater_wire::BrokerId;
+use highwater_wire::{BrokerId, Timestamp};
+use metrics::{Histogram, histogram};
 use parking_lot::Mutex;
 
 use crate::AdminState;
@@ -44,16 +45,17 @@ const PAGE: usize = 512;
 pub type IsrChange = (&'static str, &'static str, String);
 
 /// Counts since this process started. Every word is there from the start, so that a first event is seen as a step.
-#[derive(Debug)]
 pub struct ChangeCounts(Mutex<State>);
 
-#[derive(Debug)]
 struct State {
     /// Changes before this are of an earlier process.
     since_ms: i64,
     position: EventId,
     raft: Option<(u64, BrokerId)>,
     counts: Counts,
+    /// Partitions without a leader, and since when.
+    leaderless: BTreeMap<(String, i32), Timestamp>,
+    election: Histogram,
 }
 
 /// What was counted.
@@ -71,7 +73,14 @@ impl ChangeCounts {
     /// Counts from `since_ms` (wall clock) and `position` on.
     pub fn new(since_ms: i64, position: EventId) -> Self {
         let elections = ELECTIONS.iter().map(|reason| (leader_reason(*reason), 0)).collect();
-        Self(Mutex::new(State { since_ms, position, raft: None, counts: Counts { elections, ..Counts::default() } }))
+        Self(Mutex::new(State {
+            since_ms,
+            position,
+            raft: None,
+            counts: Counts { elections, ..Counts::default() },
+            leaderless: BTreeMap::new(),
+            election: histogram!("highwater_leader_election_seconds"),
+        }))
     }
 
     /// Reads on, and tells all counts. Topics led here have every word.
@@ -113,8 +122,13 @@ impl ChangeCounts {
         }
         while let Ok(page) = admin.quorum.events_after(state.position, PAGE) {
             for event in &page.events {
-                if let EventKind::Partition { topic, change, .. } = &event.kind {
-                    state.count(topic, change, admin.config.node, leads_raft);
+                match &event.kind {
+                    EventKind::Partition { topic, partition, change } => {
+                        let without_leader = state.without_leader(topic, *partition, change);
+                        state.count(topic, change, admin.config.node, leads_raft, without_leader);
+                    }
+                    EventKind::TopicDeleted { name, .. } => state.leaderless.retain(|(topic, _), _| topic != name),
+                    _ => {}
                 }
             }
             let moved = state.position != page.position;
@@ -130,7 +144,27 @@ const SHRINK: &str = "shrink";
 const EXPAND: &str = "expand";
 
 impl State {
-    fn count(&mut self, topic: &str, change: &PartitionChange, node: BrokerId, leads_raft: bool) {
+    /// How long the partition had no leader, when this change gave it one.
+    fn without_leader(&mut self, topic: &str, partition: i32, change: &PartitionChange) -> Option<Duration> {
+        let ChangeKind::Leader { .. } = &change.kind else { return None };
+        let at = (topic.to_owned(), partition);
+        if change.leader.is_none() {
+            self.leaderless.entry(at).or_insert(change.time);
+            return None;
+        }
+        let since = self.leaderless.remove(&at).unwrap_or(change.time);
+        // By the clocks of whoever led the quorum then: they may differ.
+        Some(Duration::from_millis(u64::try_from(change.time.0 - since.0).unwrap_or(0)))
+    }
+
+    fn count(
+        &mut self,
+        topic: &str,
+        change: &PartitionChange,
+        node: BrokerId,
+        leads_raft: bool,
+        without_leader: Option<Duration>,
+    ) {
         let ours = change.leader.map_or(leads_raft, |leader| leader == node);
         if !ours || change.time.0 < self.since_ms {
             return;
@@ -140,6 +174,9 @@ impl State {
             ChangeKind::Expand { reason, .. } => (EXPAND, expand_reason(*reason)),
             ChangeKind::Leader { reason, .. } => {
                 *self.counts.elections.entry(leader_reason(*reason)).or_default() += 1;
+                if let Some(duration) = without_leader {
+                    self.election.record(duration);
+                }
                 return;
             }
             ChangeKind::DataLoss { .. } => {
@@ -166,5 +203,37 @@ pub async fn follow(admin: AdminState) {
         }
         // Not a wait for anything: what happens in this time is counted in one go.
         tokio::time::sleep(TOGETHER).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_wire::{LeaderEpoch, PartitionEpoch};
+
+    use super::*;
+
+    #[test]
+    fn an_election_took_as_long_as_nobody_led() {
+        let counts = ChangeCounts::new(0, EventId::end_of(0));
+        let mut state = counts.0.lock();
+        let mut change = |partition, leader: Option<i32>, ms| {
+            let change = PartitionChange {
+                index: 1,
+                sequence: 0,
+                time: Timestamp(ms),
+                leader: leader.map(BrokerId),
+                leader_epoch: LeaderEpoch(1),
+                partition_epoch: PartitionEpoch(1),
+                requested_by: None,
+                kind: ChangeKind::Leader { before: None, reason: LeaderReason::Failover },
+            };
+            state.without_leader("t", partition, &change).map(|took| took.as_millis())
+        };
+        assert_eq!(change(0, Some(2), 1_000), Some(0), "one after the other in one step");
+        assert_eq!((change(0, None, 2_000), change(1, None, 2_500), change(0, None, 2_700)), (None, None, None));
+        assert_eq!((change(0, Some(1), 5_000), change(1, Some(1), 5_000)), (Some(3_000), Some(2_500)));
+        assert_eq!(change(0, Some(2), 9_000), Some(0));
+        change(1, None, 10_000);
+        assert_eq!(change(1, Some(1), 9_990), Some(0), "another node's clock");
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::ApiError;
 use crate::routes::Route;
 
-pub use brokers::pending_restart;
+pub use brokers::{pending_here, pending_restart};
 
 mod brokers;
 mod change;

@@ -19,6 +19,7 @@ use highwater_quorum::status::QuorumRole;
 use highwater_quorum::{NodeSettings, QuorumClient};
 use highwater_wire::BrokerId;
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::runtime::Handle;
 
 mod beats;
 mod brokers;
@@ -85,6 +86,8 @@ pub struct AdminConfig {
     pub settings: Arc<NodeSettings>,
     /// The log levels of this process.
     pub loggers: Loggers,
+    /// The runtimes of this process beside the data plane's, by name.
+    pub pools: Vec<(&'static str, Handle)>,
 }
 
 /// What every handler may touch. Cheap to clone.

@@ -16,12 +16,14 @@ use highwater_wire::TopicPartition;
 use crate::error::ApiError;
 use crate::respond::Call;
 use crate::routes::{self, Route};
-use crate::{AdminState, PartitionMetrics, health, quorum, restart};
+use crate::{AdminState, PartitionMetrics, configs, health, quorum, restart};
 
 pub mod catalogue;
 
-/// Above this many hosted partitions only the counts are shown, and `metrics_truncated` says so.
+/// Above this many hosted partitions only the worst are shown, and `metrics_truncated` says so.
 const PARTITIONS_MAX: usize = 20_000;
+/// How many the worst are: those with a replica that is furthest behind.
+const WORST: usize = 1_000;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -77,6 +79,9 @@ pub async fn show(State(admin): State<AdminState>, call: Call) -> Result<Respons
     raft(&mut text, &admin);
     cluster(&mut text, &admin);
     changes(&mut text, &admin);
+    let node_id = admin.config.node.to_string();
+    text.put("config_pending_restart", &[("broker", &node_id)], as_f64(configs::pending_here(&admin) as u64));
+    workers(&mut text, &admin);
     if let Some(view) = admin.replicas.get() {
         let all = view.all();
         replicas(&mut text, &admin, &all);
@@ -91,6 +96,23 @@ pub async fn show(State(admin): State<AdminState>, call: Call) -> Result<Respons
     }
     let kind = HeaderValue::from_static(TEXT);
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], out).into_response())
+}
+
+/// Idle is the rest: a share between two looks belongs to whoever looks.
+fn workers(text: &mut Text, admin: &AdminState) {
+    let data = admin.replicas.get().map(|view| ("data", view.busy()));
+    let others = admin.config.pools.iter().map(|(name, runtime)| (*name, highwater_data::workers::busy(runtime)));
+    let pools: Vec<_> = data.into_iter().chain(others).collect();
+    for (pool, busy) in &pools {
+        text.put(
+            "worker_busy_seconds_total",
+            &[("pool", *pool)],
+            busy.iter().map(std::time::Duration::as_secs_f64).sum(),
+        );
+    }
+    for (pool, busy) in &pools {
+        text.put("workers", &[("pool", *pool)], as_f64(busy.len() as u64));
+    }
 }
 
 fn raft(text: &mut Text, admin: &AdminState) {
@@ -268,12 +290,18 @@ fn replicas(text: &mut Text, admin: &AdminState, all: &[(TopicPartition, Replica
     let truncated = all.len() > PARTITIONS_MAX;
     text.put("metrics_truncated", &[], f64::from(u8::from(truncated)));
     let level = admin.partition_metrics();
-    if truncated || level == PartitionMetrics::Summary {
+    if level == PartitionMetrics::Summary {
         return;
     }
-    let shown: Vec<Shown<'_>> = all
-        .iter()
-        .filter(|(_, status)| status.role == RoleName::Leader || level == PartitionMetrics::Full)
+    let fits = |(_, status): &&(TopicPartition, ReplicaStatus)| {
+        status.role == RoleName::Leader || level == PartitionMetrics::Full
+    };
+    let mut chosen: Vec<_> = all.iter().filter(fits).collect();
+    if truncated {
+        keep_worst(&mut chosen, WORST);
+    }
+    let shown: Vec<Shown<'_>> = chosen
+        .into_iter()
         .filter_map(|(at, status)| {
             let topic = image.topics.get(&at.topic)?;
             Some((topic.name.to_string(), at.partition.to_string(), status))
@@ -281,6 +309,17 @@ fn replicas(text: &mut Text, admin: &AdminState, all: &[(TopicPartition, Replica
         .collect();
     partitions(text, &shown);
     lags(text, &shown);
+}
+
+/// Keeps those with the replica that is furthest behind its leader, in their order.
+fn keep_worst(chosen: &mut Vec<&(TopicPartition, ReplicaStatus)>, count: usize) {
+    let lag = |status: &ReplicaStatus| {
+        let replicas = status.leading.iter().flat_map(|leading| &leading.replicas);
+        replicas.map(|replica| replica.lag_offsets.unwrap_or(i64::MAX)).max()
+    };
+    chosen.sort_by_cached_key(|(at, status)| (std::cmp::Reverse(lag(status)), *at));
+    chosen.truncate(count);
+    chosen.sort_by_key(|(at, _)| *at);
 }
 
 /// Topic, partition, and what is shown of it.

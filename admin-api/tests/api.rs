@@ -72,6 +72,7 @@ impl Setup {
             partition_metrics: PartitionMetrics::Leader,
             settings: Arc::default(),
             loggers: Loggers::default(),
+            pools: Vec::new(),
         };
         let state = AdminState::new(admin, client.clone(), replicas, Beats::default(), None).unwrap();
         Self { quorum, router: router(state), _dir: dir }

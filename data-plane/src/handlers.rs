@@ -57,7 +57,12 @@ pub struct Session {
     /// Name and version of the client's software, or the client id of its last request; for the log.
     client: String,
     fetches: fetch::ConnectionFetches,
+    /// Requests handled so far.
+    handled: usize,
 }
+
+/// Of one request in so many it is told how long it took until it had to wait: the clock is read once more for it.
+const TIMED: usize = 16;
 
 /// Where an answer goes.
 pub struct Respond {
@@ -105,7 +110,7 @@ impl Respond {
 impl Session {
     pub fn new(context: Arc<Context>, caller: Caller, answers: Arc<Answers>) -> Self {
         let fetches = fetch::ConnectionFetches::new(&context);
-        Self { context, caller: Arc::new(caller), answers, client: String::new(), fetches }
+        Self { context, caller: Arc::new(caller), answers, client: String::new(), fetches, handled: 0 }
     }
 
     /// Who the peer says it is; for the log.
@@ -130,7 +135,13 @@ impl Session {
             }
             Err(fault) => return Err(fault),
         };
-        Ok(self.dispatch(header, request, began))
+        let api = header.api;
+        let handled = self.dispatch(header, request, began);
+        self.handled += 1;
+        if self.handled.is_multiple_of(TIMED) && self.context.metrics.tells_local(api) {
+            self.context.metrics.handled_here(api, began.elapsed());
+        }
+        Ok(handled)
     }
 
     fn dispatch(&mut self, header: RequestHeader, request: Request, began: Instant) -> Handled {

@@ -166,6 +166,11 @@ impl Deliveries {
 }
 
 impl Partitions {
+    /// The runtime of the data plane.
+    pub fn runtime(&self) -> Handle {
+        self.edges.runtime.clone()
+    }
+
     pub fn new(edges: Edges) -> Arc<Self> {
         Arc::new(Self {
             hosted: RwLock::default(),

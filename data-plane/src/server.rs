@@ -26,6 +26,7 @@ pub async fn accept(
     stop: CancellationToken,
 ) {
     let inter_broker = *name == *context.inter_broker_listener;
+    context.metrics.listens(&name);
     if let Ok(address) = listener.local_addr() {
         info!(listener = %name, %address, "listening");
     }
@@ -44,7 +45,7 @@ pub async fn accept(
         };
         // Brokers are never turned away: clients must not be able to cut replication off.
         if !inter_broker && context.metrics.connections() >= context.live.connections_max() {
-            context.metrics.rejected();
+            context.metrics.rejected(&name);
             debug!(listener = %name, %peer, "max.connections reached; connection closed");
             continue;
         }

@@ -139,6 +139,11 @@ impl ReplicaView {
         self.partitions.upgrade().map(|partitions| partitions.traffic.topics()).unwrap_or_default()
     }
 
+    /// How long each worker of the data plane has been busy since it started.
+    pub fn busy(&self) -> Vec<Duration> {
+        self.partitions.upgrade().map(|partitions| crate::workers::busy(&partitions.runtime())).unwrap_or_default()
+    }
+
     /// The directory of the logs.
     pub fn log_dir(&self) -> Option<PathBuf> {
         self.partitions.upgrade().map(|partitions| partitions.dir().path().to_path_buf())

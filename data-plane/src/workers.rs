@@ -10,6 +10,12 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
+/// How long each worker of a runtime has been busy since it started.
+pub fn busy(runtime: &Handle) -> Vec<Duration> {
+    let metrics = runtime.metrics();
+    (0..metrics.num_workers()).map(|worker| metrics.worker_total_busy_duration(worker)).collect()
+}
+
 /// A runtime and its threads. A drop ends them too.
 pub struct Workers {
     handle: Handle,

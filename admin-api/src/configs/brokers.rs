@@ -334,10 +334,25 @@ pub(super) async fn asked(
     Ok(futures::future::join_all(all).await.into_iter().flatten().collect())
 }
 
+/// Whether anything is set on brokers that needs a restart.
+fn needs_restart(image: &MetadataImage) -> bool {
+    let mut set = image.broker_configs.values().flat_map(|configs| configs.keys());
+    set.any(|name| broker_config::effect(name) == Some(Effect::AtRestart))
+}
+
+/// Keys that this node works with another value of until its next start.
+pub fn pending_here(admin: &AdminState) -> usize {
+    let image = admin.quorum.image();
+    if !needs_restart(&image) {
+        return 0;
+    }
+    let told = effective(&image, admin.config.node, &admin.config.settings);
+    told.iter().filter(|one| one.setting.pending_restart).count()
+}
+
 /// The brokers that wait for a restart, of those that answer. Asks nobody while nothing is set that needs one.
 pub async fn pending_restart(admin: &AdminState, read: &Read) -> Vec<i32> {
-    let mut set = read.image.broker_configs.values().flat_map(|configs| configs.keys());
-    if !set.any(|name| broker_config::effect(name) == Some(Effect::AtRestart)) {
+    if !needs_restart(&read.image) {
         return Vec::new();
     }
     let told = asked(admin, read, "-").await.unwrap_or_default();

@@ -54,6 +54,17 @@ const REPLICA: &[&str] = &["topic", "partition", "replica"];
 pub const ALL: &[Family] = &[
     gauge("highwater_build_info", &["version"], "Version of the binary; always 1."),
     gauge("highwater_uptime_seconds", &[], "Since the process started."),
+    gauge(
+        "highwater_config_pending_restart",
+        &["broker"],
+        "Keys of this node that are set to another value, which its next start takes over.",
+    ),
+    counter(
+        "highwater_worker_busy_seconds_total",
+        &["pool"],
+        "Time in which the workers of a runtime had something to do: data, raft or admin.",
+    ),
+    gauge("highwater_workers", &["pool"], "Workers of a runtime; idle is what they were not busy."),
     // The metadata quorum.
     gauge("highwater_controller_active", &[], "1 on the raft leader."),
     gauge("highwater_raft_state", &["state"], "1 for the present role."),
@@ -88,6 +99,13 @@ pub const ALL: &[Family] = &[
         &["reason"],
         "Elections of partition leaders, counted on the new leader.",
     ),
+    recorded(
+        Kind::Histogram,
+        "highwater_leader_election_seconds",
+        &[],
+        "How long a partition had no leader before one was elected, by the times of the quorum; 0 where the old one was \
+         replaced in one step. Counted on the new leader.",
+    ),
     counter(
         "highwater_committed_records_lost_total",
         &[],
@@ -119,7 +137,11 @@ pub const ALL: &[Family] = &[
     gauge("highwater_partition_replica_lag_offsets", REPLICA, "Records a follower lacks."),
     gauge("highwater_partition_replica_lag_bytes", REPLICA, "Bytes a follower lacks."),
     gauge("highwater_partition_replica_lag_seconds", REPLICA, "How long a follower has been behind."),
-    gauge("highwater_metrics_truncated", &[], "1 when there are too many partitions to show each."),
+    gauge(
+        "highwater_metrics_truncated",
+        &[],
+        "1 when there are too many partitions to show each: then the 1000 furthest behind.",
+    ),
     recorded(Kind::Counter, "highwater_replication_bytes_total", &["direction", "kind"], "Records between brokers."),
     recorded(Kind::Counter, "highwater_replica_fetch_errors_total", &["error"], "Fetches from leaders that failed."),
     // Clients.
@@ -133,14 +155,20 @@ pub const ALL: &[Family] = &[
         Kind::Histogram,
         "highwater_request_seconds",
         &["api", "phase"],
-        "From the arrival of a Kafka request until its answer was queued, waits included.",
+        "From the arrival of a Kafka request; total: until its answer was queued, waits included; local, of Produce and \
+         Fetch and one in 16: until it was answered or began to wait for others.",
     ),
     recorded(Kind::Counter, "highwater_bytes_total", &["direction"], "Records from producers and to consumers."),
     counter("highwater_topic_bytes_total", &["topic", "direction"], "Records from producers and to consumers."),
     counter("highwater_topic_records_total", &["topic", "direction"], "Records from producers."),
     recorded(Kind::Counter, "highwater_produce_rejected_total", &["reason"], "Batches that were refused."),
     recorded(Kind::Gauge, "highwater_connections", &["listener"], "Open connections."),
-    recorded(Kind::Counter, "highwater_connections_rejected_total", &[], "Connections turned away by max.connections."),
+    recorded(
+        Kind::Counter,
+        "highwater_connections_rejected_total",
+        &["listener"],
+        "Connections turned away by max.connections.",
+    ),
     gauge("highwater_purgatory_size", &["op"], "Requests that wait."),
     gauge("highwater_fetch_sessions", &[], "Fetch sessions kept."),
     // Disks.

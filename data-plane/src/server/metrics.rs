@@ -29,7 +29,6 @@ pub struct ServerMetrics {
     /// By the key on the wire.
     apis: Vec<Option<ApiMetrics>>,
     connections: Arc<AtomicUsize>,
-    rejected: Counter,
     bytes_in: Counter,
     bytes_out: Counter,
     replication_out: Counter,
@@ -43,6 +42,8 @@ struct ApiMetrics {
     requests: Vec<Counter>,
     oldest: i16,
     seconds: Histogram,
+    /// Only of those that wait for others and do something before.
+    local: Option<Histogram>,
 }
 
 impl ApiMetrics {
@@ -56,6 +57,8 @@ impl ApiMetrics {
             requests: versions.iter().map(of).collect(),
             oldest: versions.min,
             seconds: histogram!("highwater_request_seconds", "api" => api.name(), "phase" => "total"),
+            local: matches!(api, ApiKey::Produce | ApiKey::Fetch)
+                .then(|| histogram!("highwater_request_seconds", "api" => api.name(), "phase" => "local")),
         }
     }
 }
@@ -110,7 +113,6 @@ impl ServerMetrics {
         Self {
             apis: (0..keys).map(|key| ApiKey::from_code(key).map(ApiMetrics::new)).collect(),
             connections: Arc::default(),
-            rejected: counter!("highwater_connections_rejected_total"),
             bytes_in: counter!("highwater_bytes_total", "direction" => "in"),
             bytes_out: counter!("highwater_bytes_total", "direction" => "out"),
             replication_out: counter!("highwater_replication_bytes_total", "direction" => "out", "kind" => "normal"),
@@ -121,10 +123,25 @@ impl ServerMetrics {
         }
     }
 
+    fn of(&self, api: ApiKey) -> Option<&ApiMetrics> {
+        usize::try_from(api.code()).ok().and_then(|key| self.apis.get(key)?.as_ref())
+    }
+
+    /// Whether the share of this API's requests that is spent here is told apart from the waiting.
+    pub fn tells_local(&self, api: ApiKey) -> bool {
+        self.of(api).is_some_and(|metrics| metrics.local.is_some())
+    }
+
+    /// A request was answered or began to wait for others, `took` after its arrival.
+    pub fn handled_here(&self, api: ApiKey, took: Duration) {
+        if let Some(local) = self.of(api).and_then(|metrics| metrics.local.as_ref()) {
+            local.record(took);
+        }
+    }
+
     /// A request was answered; `took` is the time from its arrival until its answer was queued.
     pub fn answered(&self, api: ApiKey, version: i16, error: ErrorCode, took: Duration) {
-        let metrics = usize::try_from(api.code()).ok().and_then(|key| self.apis.get(key)?.as_ref());
-        let Some(metrics) = metrics else { return };
+        let Some(metrics) = self.of(api) else { return };
         metrics.seconds.record(took);
         if error != ErrorCode::None {
             let (version, error) = (version.to_string(), error.name());
@@ -167,9 +184,14 @@ impl ServerMetrics {
         if to_follower { self.replication_out.increment(bytes) } else { self.bytes_out.increment(bytes) }
     }
 
+    /// A listener is open.
+    pub fn listens(&self, listener: &str) {
+        counter!("highwater_connections_rejected_total", "listener" => listener.to_owned()).absolute(0);
+    }
+
     /// A connection was turned away: there are `max.connections` already.
-    pub fn rejected(&self) {
-        self.rejected.increment(1);
+    pub fn rejected(&self, listener: &str) {
+        counter!("highwater_connections_rejected_total", "listener" => listener.to_owned()).increment(1);
     }
 
     /// Open connections over all listeners.

@@ -20,7 +20,7 @@ use highwater_quorum::{
     StartError,
 };
 use highwater_wire::{BrokerId, IncarnationId};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{RwLock, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +69,10 @@ impl Threads {
     fn new(name: &str, workers: usize) -> std::io::Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(workers).thread_name(name).enable_all().build()?;
         Ok(Self(Some(runtime)))
+    }
+
+    fn handle(&self) -> Handle {
+        self.0.as_ref().expect("taken only by drop").handle().clone()
     }
 
     fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
@@ -151,7 +155,8 @@ impl Node {
                 }
             });
         }
-        let admin_config = admin_config(&config, settings.clone(), loggers.clone());
+        let pools = vec![("raft", raft.handle()), ("admin", admin.handle())];
+        let admin_config = admin_config(&config, settings.clone(), loggers.clone(), pools);
         let state = AdminState::new(admin_config, client.clone(), replicas.clone(), beats, metrics)?;
         admin.spawn(highwater_admin::follow(state.clone()));
         let http_stop = CancellationToken::new();
@@ -534,7 +539,12 @@ fn live_config(config: &NodeConfig) -> LiveConfig {
     }
 }
 
-fn admin_config(config: &NodeConfig, settings: Arc<NodeSettings>, loggers: Loggers) -> AdminConfig {
+fn admin_config(
+    config: &NodeConfig,
+    settings: Arc<NodeSettings>,
+    loggers: Loggers,
+    pools: Vec<(&'static str, Handle)>,
+) -> AdminConfig {
     AdminConfig {
         node: config.node_id,
         broker: config.roles.broker,
@@ -550,5 +560,6 @@ fn admin_config(config: &NodeConfig, settings: Arc<NodeSettings>, loggers: Logge
         },
         settings,
         loggers,
+        pools,
     }
 }
