@@ -12,6 +12,7 @@ use highwater_wire::BrokerId;
 
 mod checks;
 mod dynamic;
+pub mod example;
 pub mod keys;
 mod properties;
 mod values;

@@ -295,6 +295,6 @@ fn the_file_of_the_measuring_harness_is_accepted() {
 
 #[test]
 fn the_example_file_is_itself_accepted() {
-    let report = read_text(&keys::example());
+    let report = read_text(&example::text());
     assert!(report.config.is_some(), "{:?}", report.findings);
 }
