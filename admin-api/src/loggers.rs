@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
+use highwater_data::loggers::UnknownLogger;
 use highwater_data::{LogLevel, Logger, Loggers};
 use highwater_wire::{BrokerId, Timestamp};
 use schemars::JsonSchema;
@@ -123,7 +124,7 @@ impl LevelChange {
     /// # Errors
     /// There is no such logger: which ones there are.
     pub fn make(self, loggers: &Loggers) -> Result<LiveLogger, String> {
-        let told = |error: highwater_data::loggers::UnknownLogger| error.to_string();
+        let told = |error: UnknownLogger| error.to_string();
         match self.level {
             None => loggers.reset(&self.name).map_err(told)?,
             Some(level) => {
@@ -216,8 +217,10 @@ async fn show(
 ) -> Result<Response, ApiError> {
     let read = call.read(&admin, &cluster, &[]).await?;
     let id = known(&admin, &broker)?;
-    let one = of(&admin, id).await?.into_iter().find(|logger| logger.name == name);
-    let unknown = || ApiError::not_found(highwater_data::loggers::UnknownLogger(name).to_string());
+    let all = of(&admin, id).await?;
+    let known = all.iter().map(|logger| logger.name.as_str()).collect::<Vec<_>>().join(", ");
+    let one = all.into_iter().find(|logger| logger.name == name);
+    let unknown = || ApiError::not_found(UnknownLogger { name, known }.to_string());
     read.object(StatusCode::OK, &LoggerBody::new(&read.links, id, one.ok_or_else(unknown)?))
 }
 

@@ -59,26 +59,8 @@ pub type Levels = BTreeMap<String, LogLevel>;
 /// Name of the logger that stands for all parts without a level of their own.
 pub const ROOT: &str = "root";
 
-/// Every logger: its name, and the target that its lines begin with.
-const LOGGERS: &[(&str, &str)] = &[
-    (ROOT, ""),
-    ("admin", "highwater_admin"),
-    ("data", "highwater_data"),
-    ("duty", "highwater_quorum::duty"),
-    ("fetcher", "highwater_data::fetcher"),
-    ("handlers", "highwater_data::handlers"),
-    ("isr_reporter", "highwater_data::isr_reporter"),
-    ("keeping", "highwater_data::keeping"),
-    ("lifecycle", "highwater_data::lifecycle"),
-    ("node", "highwater::"),
-    ("openraft", "openraft"),
-    ("partitions", "highwater_data::partitions"),
-    ("quorum", "highwater_quorum"),
-    ("raft", "highwater_quorum::raft"),
-    ("reconcile", "highwater_data::reconcile"),
-    ("replica", "highwater_data::replica"),
-    ("server", "highwater_data::server"),
-];
+/// A logger: its name, and the target that its lines begin with; that of [`ROOT`] is empty.
+pub type Named = (&'static str, &'static str);
 
 /// One logger as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,12 +79,11 @@ pub struct Logger {
 
 /// There is no logger of this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("logger {0} does not exist: there are {names}", names = names().collect::<Vec<_>>().join(", "))]
-pub struct UnknownLogger(pub String);
-
-/// The names of all loggers.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    LOGGERS.iter().map(|(name, _)| *name)
+#[error("logger {name} does not exist: there are {known}")]
+pub struct UnknownLogger {
+    pub name: String,
+    /// The names of those that do.
+    pub known: String,
 }
 
 /// The loggers of this process. Cheap to clone.
@@ -110,6 +91,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 pub struct Loggers(Arc<Shared>);
 
 struct Shared {
+    table: &'static [Named],
     configured: Levels,
     set: Mutex<State>,
     filter: Box<dyn Fn(&Levels) + Send + Sync>,
@@ -134,16 +116,16 @@ struct Chosen {
 pub struct ChoiceNumber(u64);
 
 impl Loggers {
-    /// `filter` is called with all levels whenever one changes.
-    pub fn new(configured: Levels, filter: impl Fn(&Levels) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Shared { configured, set: Mutex::default(), filter: Box::new(filter) }))
+    /// `table`: every logger. `filter` is called with all levels whenever one changes.
+    pub fn new(table: &'static [Named], configured: Levels, filter: impl Fn(&Levels) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Shared { table, configured, set: Mutex::default(), filter: Box::new(filter) }))
     }
 
     /// Every logger, by name.
     pub fn all(&self) -> Vec<Logger> {
         let state = self.0.set.lock();
         let now = self.laid_over(&state);
-        let told = LOGGERS.iter().map(|(name, target)| {
+        let told = self.0.table.iter().map(|(name, target)| {
             let set = state.chosen.get(target);
             Logger {
                 name,
@@ -163,7 +145,17 @@ impl Loggers {
     /// There is none.
     pub fn named(&self, name: &str) -> Result<Logger, UnknownLogger> {
         let found = self.all().into_iter().find(|logger| logger.name == name);
-        found.ok_or_else(|| UnknownLogger(name.to_owned()))
+        found.ok_or_else(|| self.unknown(name))
+    }
+
+    fn target(&self, name: &str) -> Result<&'static str, UnknownLogger> {
+        let found = self.0.table.iter().find(|(known, _)| *known == name);
+        found.map(|(_, target)| *target).ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &str) -> UnknownLogger {
+        let known: Vec<&str> = self.0.table.iter().map(|(name, _)| *name).collect();
+        UnknownLogger { name: name.to_owned(), known: known.join(", ") }
     }
 
     /// Sets a level at once. `until`: when the caller will [end](Self::end) it.
@@ -171,7 +163,7 @@ impl Loggers {
     /// # Errors
     /// There is no such logger.
     pub fn set(&self, name: &str, level: LogLevel, until: Option<Timestamp>) -> Result<ChoiceNumber, UnknownLogger> {
-        let target = target(name)?;
+        let target = self.target(name)?;
         let mut state = self.0.set.lock();
         state.choices += 1;
         let number = ChoiceNumber(state.choices);
@@ -185,14 +177,14 @@ impl Loggers {
     /// # Errors
     /// There is no such logger.
     pub fn reset(&self, name: &str) -> Result<(), UnknownLogger> {
-        let target = target(name)?;
+        let target = self.target(name)?;
         self.take(target, |_| true);
         Ok(())
     }
 
     /// Ends one setting of a level, if it is still the one in force.
     pub fn end(&self, name: &str, number: ChoiceNumber) {
-        if let Ok(target) = target(name) {
+        if let Ok(target) = self.target(name) {
             self.take(target, |chosen| chosen.number == number);
         }
     }
@@ -215,7 +207,7 @@ impl Loggers {
 impl Default for Loggers {
     /// For a node whose lines are filtered by somebody else.
     fn default() -> Self {
-        Self::new(Levels::from([(String::new(), LogLevel::Info)]), |_| {})
+        Self::new(&[(ROOT, "")], Levels::from([(String::new(), LogLevel::Info)]), |_| {})
     }
 }
 
@@ -223,11 +215,6 @@ impl fmt::Debug for Loggers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loggers").field("configured", &self.0.configured).finish_non_exhaustive()
     }
-}
-
-fn target(name: &str) -> Result<&'static str, UnknownLogger> {
-    let found = LOGGERS.iter().find(|(known, _)| *known == name);
-    found.map(|(_, target)| *target).ok_or_else(|| UnknownLogger(name.to_owned()))
 }
 
 /// The level of a target: that of the longest beginning of it that has one.
@@ -240,10 +227,20 @@ fn level_of(levels: &Levels, target: &str) -> LogLevel {
 mod tests {
     use super::*;
 
+    const TABLE: &[Named] = &[
+        (ROOT, ""),
+        ("data", "highwater_data"),
+        ("fetcher", "highwater_data::fetcher"),
+        ("quorum", "highwater_quorum"),
+        ("raft", "highwater_quorum::raft"),
+        ("replica", "highwater_data::replica"),
+        ("store", "store"),
+    ];
+
     fn configured() -> Levels {
         Levels::from([
             (String::new(), LogLevel::Info),
-            ("openraft".to_owned(), LogLevel::Error),
+            ("store".to_owned(), LogLevel::Error),
             ("highwater_data::fetcher".to_owned(), LogLevel::Debug),
         ])
     }
@@ -254,8 +251,8 @@ mod tests {
 
     #[test]
     fn a_level_holds_for_everything_below_that_has_none_of_its_own() {
-        let loggers = Loggers::new(configured(), |_| {});
-        assert_eq!((level(&loggers, "replica"), level(&loggers, "openraft")), (LogLevel::Info, LogLevel::Error));
+        let loggers = Loggers::new(TABLE, configured(), |_| {});
+        assert_eq!((level(&loggers, "replica"), level(&loggers, "store")), (LogLevel::Info, LogLevel::Error));
         loggers.set("data", LogLevel::Warn, None).unwrap();
         assert_eq!((level(&loggers, "replica"), level(&loggers, "fetcher")), (LogLevel::Warn, LogLevel::Debug));
         loggers.set(ROOT, LogLevel::Off, None).unwrap();
@@ -271,21 +268,21 @@ mod tests {
     fn the_filter_hears_of_every_change_and_of_nothing_else() {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let filter = heard.clone();
-        let loggers = Loggers::new(configured(), move |levels| filter.lock().push(level_of(levels, "openraft")));
-        loggers.set("openraft", LogLevel::Trace, None).unwrap();
+        let loggers = Loggers::new(TABLE, configured(), move |levels| filter.lock().push(level_of(levels, "store")));
+        loggers.set("store", LogLevel::Trace, None).unwrap();
         loggers.reset("replica").unwrap();
-        loggers.reset("openraft").unwrap();
+        loggers.reset("store").unwrap();
         assert_eq!(*heard.lock(), [LogLevel::Trace, LogLevel::Error]);
         let unknown = loggers.set("replication", LogLevel::Trace, None).unwrap_err();
         assert!(
-            unknown.to_string().starts_with("logger replication does not exist: there are root, admin"),
+            unknown.to_string().starts_with("logger replication does not exist: there are root, data"),
             "{unknown}"
         );
     }
 
     #[test]
     fn a_timer_does_not_end_what_was_set_after_it() {
-        let loggers = Loggers::default();
+        let loggers = Loggers::new(TABLE, configured(), |_| {});
         let first = loggers.set("raft", LogLevel::Debug, Some(Timestamp(5))).unwrap();
         let second = loggers.set("raft", LogLevel::Trace, Some(Timestamp(9))).unwrap();
         loggers.end("raft", first);
@@ -293,20 +290,5 @@ mod tests {
         assert_eq!((raft.level, raft.set, raft.until), (LogLevel::Trace, Some(LogLevel::Trace), Some(Timestamp(9))));
         loggers.end("raft", second);
         assert_eq!(level(&loggers, "raft"), LogLevel::Info);
-    }
-
-    #[test]
-    fn every_logger_is_a_part_that_there_is() {
-        for (name, target) in LOGGERS.iter().filter(|(_, target)| target.starts_with("highwater_")) {
-            let room = match target.split("::").next() {
-                Some("highwater_data") => "../data-plane/src",
-                Some("highwater_quorum") => "../metadata-quorum/src",
-                _ => "../admin-api/src",
-            };
-            let file = target.split_once("::").map_or("lib", |(_, module)| module);
-            let path = format!("{}/{room}/{file}.rs", env!("CARGO_MANIFEST_DIR"));
-            assert!(std::path::Path::new(&path).is_file(), "{name}: {path}");
-        }
-        assert!(LOGGERS[1..].windows(2).all(|pair| pair[0].0 < pair[1].0), "in the order of the alphabet");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use highwater_data::loggers::{Levels, LogLevel, Loggers};
+use highwater_data::loggers::{Levels, LogLevel, Loggers, Named, ROOT};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -11,12 +11,41 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 /// What of a process its nodes report to, and what they may change of it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Telemetry {
     /// The recorder behind `/metrics`.
     pub metrics: Option<PrometheusHandle>,
     pub loggers: Loggers,
 }
+
+impl Default for Telemetry {
+    /// No recorder; loggers whose levels are kept and do nothing. For several nodes in one process.
+    fn default() -> Self {
+        let levels = Levels::from([(String::new(), LogLevel::Info)]);
+        Self { metrics: None, loggers: Loggers::new(LOGGERS, levels, |_| {}) }
+    }
+}
+
+/// Every logger: its name, and the target that its lines begin with.
+const LOGGERS: &[Named] = &[
+    (ROOT, ""),
+    ("admin", "highwater_admin"),
+    ("data", "highwater_data"),
+    ("duty", "highwater_quorum::duty"),
+    ("fetcher", "highwater_data::fetcher"),
+    ("handlers", "highwater_data::handlers"),
+    ("isr_reporter", "highwater_data::isr_reporter"),
+    ("keeping", "highwater_data::keeping"),
+    ("lifecycle", "highwater_data::lifecycle"),
+    ("node", "highwater::"),
+    ("openraft", "openraft"),
+    ("partitions", "highwater_data::partitions"),
+    ("quorum", "highwater_quorum"),
+    ("raft", "highwater_quorum::raft"),
+    ("reconcile", "highwater_data::reconcile"),
+    ("replica", "highwater_data::replica"),
+    ("server", "highwater_data::server"),
+];
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -52,7 +81,7 @@ fn changeable(targets: &Targets) -> (reload::Layer<Targets, Registry>, Loggers) 
     let mut configured: Levels = targets.iter().map(|(target, level)| (target.to_owned(), log_level(level))).collect();
     configured.insert(String::new(), targets.default_level().map_or(LogLevel::Off, log_level));
     let (filter, handle) = reload::Layer::new(targets.clone());
-    let loggers = Loggers::new(configured, move |levels| {
+    let loggers = Loggers::new(LOGGERS, configured, move |levels| {
         let root = levels.get("").map_or(LevelFilter::OFF, |level| level_filter(*level));
         let named = levels.iter().filter(|(target, _)| !target.is_empty());
         let targets = Targets::new().with_default(root);
@@ -146,5 +175,20 @@ mod tests {
         tell();
         let told = lines.taken();
         assert!(told.contains("became leader") && told.contains("heard") && !told.contains("vote"), "{told}");
+    }
+
+    #[test]
+    fn every_logger_is_a_part_that_there_is() {
+        for (name, target) in LOGGERS.iter().filter(|(_, target)| target.starts_with("highwater_")) {
+            let room = match target.split("::").next() {
+                Some("highwater_data") => "../../data-plane/src",
+                Some("highwater_quorum") => "../../metadata-quorum/src",
+                _ => "../../admin-api/src",
+            };
+            let file = target.split_once("::").map_or("lib", |(_, module)| module);
+            let path = format!("{}/{room}/{file}.rs", env!("CARGO_MANIFEST_DIR"));
+            assert!(std::path::Path::new(&path).is_file(), "{name}: {path}");
+        }
+        assert!(LOGGERS[1..].windows(2).all(|pair| pair[0].0 < pair[1].0), "in the order of the alphabet");
     }
 }
