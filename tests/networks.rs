@@ -6,12 +6,12 @@
 #![allow(clippy::unwrap_used)] // in the helpers of tests too
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use highwater_tests::client::{Client, batch, contents, fetch_partition, fetch_request, fetch_topic};
+use highwater_tests::networks::Networks;
 use highwater_tests::process::binary;
 use highwater_wire::ErrorCode;
 use serde_json::{Value, json};
@@ -23,122 +23,19 @@ const LAG_MAX: Duration = Duration::from_millis(1_500);
 const PATIENCE: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_millis(50);
 
-/// The networks: a letter for the names of devices, and the third byte of the addresses.
+/// The networks, by the letter in the names of their devices.
 #[derive(Clone, Copy)]
 enum Net {
-    Clients = 1,
-    Replication = 2,
-    Control = 3,
+    Clients,
+    Replication,
+    Control,
 }
 
 impl Net {
-    const ALL: [Self; 3] = [Self::Clients, Self::Replication, Self::Control];
+    const LETTERS: [char; 3] = ['c', 'r', 'm'];
 
     fn letter(self) -> char {
-        ['c', 'r', 'm'][self as usize - 1]
-    }
-}
-
-fn try_ip(arguments: &str) -> Result<(), String> {
-    let done = Command::new("ip").args(arguments.split_whitespace()).output().map_err(|error| error.to_string())?;
-    match done.status.success() {
-        true => Ok(()),
-        false => Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&done.stderr).trim())),
-    }
-}
-
-fn ip(arguments: &str) {
-    try_ip(arguments).unwrap_or_else(|why| panic!("{why}"));
-}
-
-/// Namespaces, bridges and links, named after this process; a drop takes all of them away.
-struct Networks {
-    name: String,
-    /// Second byte of the addresses.
-    subnet: u8,
-}
-
-impl Networks {
-    fn make() -> Self {
-        Self::sweep();
-        let pid = std::process::id();
-        let networks = Self { name: format!("hwt{pid}"), subnet: 64 + u8::try_from(pid % 128).unwrap() };
-        for node in 1..=NODES {
-            ip(&format!("netns add {}", networks.namespace(node)));
-        }
-        for net in Net::ALL {
-            let bridge = format!("{}{}", networks.name, net.letter());
-            ip(&format!("link add {bridge} type bridge"));
-            ip(&format!("addr add {}/24 dev {bridge}", networks.address(net, 0)));
-            ip(&format!("link set {bridge} up"));
-            for node in 1..=NODES {
-                let (outside, inside, namespace) = (networks.link(net, node), net.letter(), networks.namespace(node));
-                ip(&format!("link add {outside} type veth peer name {inside}0 netns {namespace}"));
-                ip(&format!("link set {outside} master {bridge} up"));
-                ip(&format!("-n {namespace} addr add {}/24 dev {inside}0", networks.address(net, node)));
-                ip(&format!("-n {namespace} link set {inside}0 up"));
-                ip(&format!("-n {namespace} link set lo up"));
-            }
-        }
-        networks
-    }
-
-    /// Takes away what a killed run of this test left behind.
-    fn sweep() {
-        for device in fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
-            let device = device.file_name().to_string_lossy().into_owned();
-            if left_behind(&device) {
-                let _ = try_ip(&format!("link del {device}"));
-            }
-        }
-        for namespace in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
-            let namespace = namespace.file_name().to_string_lossy().into_owned();
-            if left_behind(&namespace) {
-                let _ = try_ip(&format!("netns del {namespace}"));
-            }
-        }
-    }
-
-    fn namespace(&self, node: u8) -> String {
-        format!("{}n{node}", self.name)
-    }
-
-    fn link(&self, net: Net, node: u8) -> String {
-        format!("{}{}{node}", self.name, net.letter())
-    }
-
-    /// Node 0 is this process.
-    fn address(&self, net: Net, node: u8) -> Ipv4Addr {
-        Ipv4Addr::new(10, self.subnet, net as u8, 10 + node)
-    }
-
-    fn cut(&self, net: Net, node: u8) {
-        ip(&format!("link set {} down", self.link(net, node)));
-    }
-
-    fn mend(&self, net: Net, node: u8) {
-        ip(&format!("link set {} up", self.link(net, node)));
-    }
-}
-
-/// Named by a process that is gone.
-fn left_behind(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix("hwt") else { return false };
-    let pid: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    !pid.is_empty() && !PathBuf::from(format!("/proc/{pid}")).exists()
-}
-
-impl Drop for Networks {
-    fn drop(&mut self) {
-        for net in Net::ALL {
-            for node in 1..=NODES {
-                let _ = try_ip(&format!("link del {}", self.link(net, node)));
-            }
-            let _ = try_ip(&format!("link del {}{}", self.name, net.letter()));
-        }
-        for node in 1..=NODES {
-            let _ = try_ip(&format!("netns del {}", self.namespace(node)));
-        }
+        Self::LETTERS[self as usize]
     }
 }
 
@@ -174,12 +71,12 @@ impl Nodes {
         let mut nodes = Self { children: Vec::new(), networks, http, dir };
         let networks = &nodes.networks;
         let voters: Vec<String> =
-            (1..=NODES).map(|node| format!("{node}@{}:9093", networks.address(Net::Control, node))).collect();
+            (1..=NODES).map(|node| format!("{node}@{}:9093", networks.address(Net::Control.letter(), node))).collect();
         let mut children = Vec::new();
         for node in 1..=NODES {
             let home = nodes.dir.path().join(format!("n{node}"));
             fs::create_dir_all(&home).unwrap();
-            let at = |net| networks.address(net, node);
+            let at = |net: Net| networks.address(net.letter(), node);
             let (clients, replication, control) = (at(Net::Clients), at(Net::Replication), at(Net::Control));
             // Bound to everything, told by listener.
             let text = format!(
@@ -202,9 +99,8 @@ impl Nodes {
             );
             fs::write(home.join("server.properties"), text).unwrap();
             let log = File::create(home.join("log")).unwrap();
-            let child = Command::new("ip")
-                .args(["netns", "exec", &networks.namespace(node)])
-                .arg(binary())
+            let child = networks
+                .command(node, binary())
                 .args(["start", "--config"])
                 .arg(home.join("server.properties"))
                 .stdin(Stdio::null())
@@ -219,7 +115,7 @@ impl Nodes {
     }
 
     fn url(&self, node: u8, path: &str) -> String {
-        format!("http://{}:8082{path}", self.networks.address(Net::Control, node))
+        format!("http://{}:8082{path}", self.networks.address(Net::Control.letter(), node))
     }
 
     async fn get(&self, node: u8, path: &str) -> Option<Value> {
@@ -257,7 +153,7 @@ impl Nodes {
 
     async fn connect(&self, net: Net, node: u8) -> std::io::Result<Client> {
         let port = if matches!(net, Net::Replication) { 9094 } else { 9092 };
-        let address = SocketAddr::from((self.networks.address(net, node), port));
+        let address = SocketAddr::from((self.networks.address(net.letter(), node), port));
         tokio::time::timeout(Duration::from_secs(2), Client::connect(address)).await?
     }
 }
@@ -275,7 +171,7 @@ async fn produce(client: &mut Client, acks: i16, value: &str) -> ErrorCode {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_between_clients_and_a_cut_between_brokers_do_not_touch_each_other() {
-    let nodes = Nodes::start(Networks::make());
+    let nodes = Nodes::start(Networks::make(NODES, &Net::LETTERS));
     for node in 1..=NODES {
         nodes.wait(&format!("node {node} is ready"), async || nodes.get(node, "/health/ready").await).await;
     }
@@ -291,7 +187,8 @@ async fn a_cut_between_clients_and_a_cut_between_brokers_do_not_touch_each_other
         let told = nodes.connect(net, 2).await.unwrap().metadata("t").await.unwrap();
         let mut hosts: Vec<String> = told.brokers.iter().map(|broker| broker.host.to_string()).collect();
         hosts.sort();
-        let expected: Vec<String> = (1..=NODES).map(|node| nodes.networks.address(net, node).to_string()).collect();
+        let expected: Vec<String> =
+            (1..=NODES).map(|node| nodes.networks.address(net.letter(), node).to_string()).collect();
         assert_eq!(hosts, expected);
     }
     // Followers only by the listener between brokers (D22).
@@ -303,7 +200,7 @@ async fn a_cut_between_clients_and_a_cut_between_brokers_do_not_touch_each_other
     // The clients' side of a follower is cut: nobody reaches it, and replication does not notice.
     let mut client = nodes.connect(Net::Clients, 1).await.unwrap();
     assert_eq!(produce(&mut client, -1, "0").await, ErrorCode::None);
-    nodes.networks.cut(Net::Clients, 2);
+    nodes.networks.cut(Net::Clients.letter(), 2);
     assert!(nodes.connect(Net::Clients, 2).await.is_err(), "the link is down");
     let (cut_at, mut sent) = (Instant::now(), 1);
     while cut_at.elapsed() < 3 * LAG_MAX {
@@ -313,13 +210,13 @@ async fn a_cut_between_clients_and_a_cut_between_brokers_do_not_touch_each_other
         tokio::time::sleep(POLL).await;
     }
     println!("clients' side of a follower cut for {:?}: {sent} acks=all, ISR full throughout", cut_at.elapsed());
-    nodes.networks.mend(Net::Clients, 2);
+    nodes.networks.mend(Net::Clients.letter(), 2);
     nodes.wait("clients reach node 2 again", async || nodes.connect(Net::Clients, 2).await.ok()).await;
 
     // Replication is cut at both followers: they leave the ISR, the leader stays, and its clients go on with acks=1.
     let cut_at = Instant::now();
-    nodes.networks.cut(Net::Replication, 2);
-    nodes.networks.cut(Net::Replication, 3);
+    nodes.networks.cut(Net::Replication.letter(), 2);
+    nodes.networks.cut(Net::Replication.letter(), 3);
     // A follower that has all there is stays in sync, however silent (R108): it takes a record to be behind.
     assert_eq!(produce(&mut client, 1, &sent.to_string()).await, ErrorCode::None);
     sent += 1;
@@ -332,8 +229,8 @@ async fn a_cut_between_clients_and_a_cut_between_brokers_do_not_touch_each_other
         sent += 1;
     }
     assert_eq!(produce(&mut client, -1, "refused").await, ErrorCode::NotEnoughReplicas);
-    nodes.networks.mend(Net::Replication, 2);
-    nodes.networks.mend(Net::Replication, 3);
+    nodes.networks.mend(Net::Replication.letter(), 2);
+    nodes.networks.mend(Net::Replication.letter(), 3);
     nodes.wait_isr(json!([1, 2, 3])).await;
     assert_eq!(produce(&mut client, -1, &sent.to_string()).await, ErrorCode::None);
     sent += 1;

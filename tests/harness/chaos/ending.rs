@@ -1,0 +1,171 @@
+//! After the last fault: everything heals in time, every partition is read from each of its replicas, and the nodes agree.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::board::{ANSWER, Board, Known, Place, connect};
+use super::fleet::{HEALTH, NODES, SESSION};
+use super::history::Event;
+use super::workload::admin::{KEY, OWN_PREFIX};
+use super::workload::readers::{Fetched, fetch};
+use super::workload::stock;
+use crate::client::{EARLIEST, LATEST};
+
+/// P8: twice the session timeout and ten seconds.
+pub const HEAL_LIMIT: Duration = Duration::from_secs(2 * SESSION.as_secs() + 10);
+/// For what then hangs: the run says what it saw, and goes on to the scan.
+const GIVE_UP: Duration = Duration::from_secs(90);
+const DRAIN_LIMIT: Duration = Duration::from_secs(120);
+const MOVE_LIMIT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Waits until all partitions are in sync and those that producers use take records again. The time counts from `began`.
+pub async fn heal(board: &Board, began: Instant) {
+    let mut why;
+    loop {
+        why = not_healed(board).await;
+        if why.is_none() || began.elapsed() > GIVE_UP {
+            break;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    let elapsed = u64::try_from(began.elapsed().as_millis()).expect("not that long");
+    let ms = why.is_none().then_some(elapsed);
+    let limit_ms = u64::try_from(HEAL_LIMIT.as_millis()).expect("seconds");
+    board.history.write(Event::Healed { ms, limit_ms, why: why.unwrap_or_default() });
+}
+
+async fn not_healed(board: &Board) -> Option<String> {
+    for node in 1..=NODES {
+        if !board.fleet.is_ready(node).await {
+            return Some(format!("node {node} is not ready"));
+        }
+        // Asked for: what clients were told may be of a while ago.
+        let health = board.fleet.get(node, HEALTH).await;
+        let Some((200, health)) = health else { return Some(format!("node {node} tells no health")) };
+        if health["healthy"] != true {
+            return Some(format!("node {node}: {health}"));
+        }
+    }
+    for (place, Known { leader, isr, .. }) in board.written() {
+        if leader < 0 || isr < usize::from(NODES) {
+            return Some(format!("{} is led by {leader}, {isr} in sync", place.name()));
+        }
+    }
+    None
+}
+
+/// Reads everything with our client and with librdkafka, then again from each node as leader.
+pub async fn drain(board: &Arc<Board>) {
+    let places: Vec<Place> = board.written().into_iter().map(|(place, _)| place).collect();
+    let stocks = board.clone();
+    let list = places.clone();
+    let ends = tokio::task::spawn_blocking(move || stock::drain(&stocks, "drain-librdkafka", &list, DRAIN_LIMIT));
+    let ends = ends.await.expect("the drain does not panic");
+    note_ends(board, "drain-librdkafka", &places, &ends);
+    for leader in 1..=NODES {
+        let moved = move_leaders(board, &places, leader).await;
+        if let Err(why) = moved {
+            board.history.write(Event::Broken { node: leader, what: format!("cannot be made leader: {why}") });
+        }
+        let by = format!("drain-{leader}");
+        let mut ends = BTreeMap::new();
+        for place in &places {
+            if let Some(end) = scan(board, &by, place).await {
+                ends.insert(place.clone(), end);
+            }
+        }
+        note_ends(board, &by, &places, &ends);
+    }
+}
+
+fn note_ends(board: &Board, by: &str, places: &[Place], ends: &BTreeMap<Place, i64>) {
+    for place in places {
+        match ends.get(place) {
+            Some(end) => board.history.write(Event::Drained { by: by.to_owned(), at: place.name(), end: *end }),
+            None => {
+                let what = format!("{by}: {} could not be read to its end", place.name());
+                board.history.write(Event::Broken { node: 0, what });
+            }
+        }
+    }
+}
+
+/// Reads a partition from its first to its last record; its end.
+async fn scan(board: &Board, by: &str, place: &Place) -> Option<i64> {
+    let until = Instant::now() + DRAIN_LIMIT;
+    while Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let Some((_, address)) = board.leader(place) else { continue };
+        let Some(mut client) = connect(address).await else { continue };
+        let bounds = async {
+            let first = client.list_offset(&place.topic, place.partition, EARLIEST).await.ok()?;
+            let last = client.list_offset(&place.topic, place.partition, LATEST).await.ok()?;
+            (first.error_code == 0 && last.error_code == 0).then_some((first.offset, last.offset))
+        };
+        let Ok(Some((first, end))) = tokio::time::timeout(ANSWER, bounds).await else { continue };
+        let (by, at) = (by.to_owned(), place.name());
+        // Nothing is ever trimmed here: a log that begins later has lost its beginning.
+        board.history.write(Event::Assign { by: by.clone(), at: at.clone(), offset: first.min(0) });
+        let mut next = first;
+        while next < end && Instant::now() < until {
+            match fetch(&mut client, place, next, -1, ANSWER).await {
+                Fetched::Records { records, .. } => {
+                    if let Some((last, _)) = records.last() {
+                        next = last + 1;
+                        board.history.write(Event::Poll { by: by.clone(), at: at.clone(), records });
+                    }
+                }
+                Fetched::Refused(_) | Fetched::Nothing => break,
+            }
+        }
+        if next >= end {
+            return Some(next);
+        }
+    }
+    None
+}
+
+/// Makes one node lead these, and waits until it does.
+async fn move_leaders(board: &Board, places: &[Place], leader: u8) -> Result<(), String> {
+    let until = Instant::now() + MOVE_LIMIT;
+    let mut last = None;
+    while Instant::now() < until {
+        let elsewhere: Vec<Value> = places
+            .iter()
+            .filter(|place| board.known(place).is_none_or(|known| known.leader != i32::from(leader)))
+            .map(|p| json!({ "topic_name": *p.topic, "partition_id": p.partition, "leader_id": leader }))
+            .collect();
+        if elsewhere.is_empty() {
+            return Ok(());
+        }
+        let body = json!({ "election_type": "DESIGNATED", "partitions": elsewhere });
+        last = board.fleet.post(1, "/v3/clusters/-/elections", &body, Duration::from_secs(10)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    Err(format!("{last:?}"))
+}
+
+/// What each node knows of topics and their settings.
+pub async fn compare_metadata(board: &Board) {
+    for node in 1..=NODES {
+        let Some((200, body)) = board.fleet.get(node, "/v3/clusters/-/topics").await else {
+            board.history.write(Event::Broken { node, what: "does not list its topics".to_owned() });
+            continue;
+        };
+        let name = |topic: &Value| topic["topic_name"].as_str().map(str::to_owned);
+        let topics: Vec<String> = body["data"].as_array().into_iter().flatten().filter_map(name).collect();
+        for topic in topics.iter().filter(|topic| topic.starts_with(OWN_PREFIX)) {
+            let path = format!("/v3/clusters/-/topics/{topic}/configs/{KEY}");
+            if let Some((200, config)) = board.fleet.get(node, &path).await {
+                let value = config["value"].as_str().unwrap_or_default().to_owned();
+                let settings = BTreeMap::from([(KEY.to_owned(), value)]);
+                board.history.write(Event::Settings { node, topic: topic.clone(), settings });
+            }
+        }
+        board.history.write(Event::Topics { node, topics });
+    }
+}
