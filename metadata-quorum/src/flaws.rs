@@ -1,7 +1,8 @@
 //! Bugs that can be planted on purpose, each the absence of one safety rule: the simulation must catch every one.
 //!
 //! Without the feature `sim` nothing can be planted and [`planted`] is the constant `false`: the shipped binary carries
-//! none of this. With it, a flaw is planted for one thread, so that seeds run side by side.
+//! none of this. With it, a flaw is planted for one thread, so that seeds run side by side, or for a whole process: the
+//! binary's feature `flaws` takes one from its environment, and the chaos run must catch it.
 
 /// One safety rule left out. Named by what goes wrong; the number is the scenario of replication.md §18.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -153,6 +154,16 @@ thread_local! {
     static PLANTED: std::cell::Cell<Option<Flaw>> = const { std::cell::Cell::new(None) };
 }
 
+#[cfg(feature = "sim")]
+static EVERYWHERE: std::sync::OnceLock<Flaw> = std::sync::OnceLock::new();
+
+/// Plants a flaw on all threads of this process until it ends: for a binary that a checker of real processes must find
+/// wanting.
+#[cfg(feature = "sim")]
+pub fn plant_everywhere(flaw: Flaw) {
+    EVERYWHERE.get_or_init(|| flaw);
+}
+
 /// Plants a flaw on this thread, or takes it away.
 #[cfg(feature = "sim")]
 pub fn plant(flaw: Option<Flaw>) {
@@ -163,7 +174,7 @@ pub fn plant(flaw: Option<Flaw>) {
 #[cfg(feature = "sim")]
 #[inline]
 pub fn planted(flaw: Flaw) -> bool {
-    PLANTED.get() == Some(flaw)
+    PLANTED.get() == Some(flaw) || EVERYWHERE.get() == Some(&flaw)
 }
 
 /// Whether a rule is to be left out here and now: never.

@@ -22,6 +22,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> ExitCode {
     // One TLS provider for everything, before anything builds a client.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    #[cfg(feature = "flaws")]
+    plant_flaw();
     let cli = Cli::parse();
     let exit = match run(cli.verb) {
         Ok(exit) => exit,
@@ -31,6 +33,17 @@ fn main() -> ExitCode {
         }
     };
     ExitCode::from(exit as u8)
+}
+
+/// Leaves out the safety rule that `HIGHWATER_FLAW` names (`R242`).
+#[cfg(feature = "flaws")]
+fn plant_flaw() {
+    use highwater_quorum::flaws::{Flaw, plant_everywhere};
+    let Ok(rule) = std::env::var("HIGHWATER_FLAW") else { return };
+    let flaw = Flaw::ALL.into_iter().find(|flaw| flaw.rule() == rule);
+    let flaw = flaw.unwrap_or_else(|| panic!("HIGHWATER_FLAW={rule} names no rule"));
+    eprintln!("highwater: {flaw:?} is planted: this build loses data");
+    plant_everywhere(flaw);
 }
 
 fn run(verb: Verb) -> anyhow::Result<Exit> {

@@ -135,7 +135,6 @@ impl Board {
     /// All partitions that were ever written to, in order. They are never deleted.
     pub fn written(&self) -> Vec<(Place, Known)> {
         let known = self.known.lock();
-        let is_written = |place: &Place| place.topic.starts_with(KEPT_PREFIX) || place.topic.starts_with(WEAK_PREFIX);
         let mut all: Vec<(Place, Known)> =
             known.iter().filter(|(place, _)| is_written(place)).map(|(place, known)| (place.clone(), *known)).collect();
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -163,11 +162,17 @@ impl Board {
         if before.is_some_and(|before| before.epoch > told.epoch) {
             return;
         }
-        if before.is_none_or(|before| (before.leader, before.epoch) != (told.leader, told.epoch)) {
+        // A name that was deleted and is used again begins with epoch 0: judged is what is never deleted.
+        let is_new = before.is_none_or(|before| (before.leader, before.epoch) != (told.leader, told.epoch));
+        if is_new && is_written(&place) {
             self.history.write(Event::Leader { at: place.name(), leader: told.leader, epoch: told.epoch });
         }
         known.insert(place, told);
     }
+}
+
+fn is_written(place: &Place) -> bool {
+    place.topic.starts_with(KEPT_PREFIX) || place.topic.starts_with(WEAK_PREFIX)
 }
 
 /// A connection within the patience of a client under faults.

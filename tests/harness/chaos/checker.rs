@@ -121,6 +121,8 @@ impl Row {
 pub struct Findings {
     counts: BTreeMap<Row, u64>,
     examples: BTreeMap<Row, Vec<String>>,
+    /// Values found twice whose producer may send them twice.
+    repeats: u64,
 }
 
 impl Findings {
@@ -129,6 +131,14 @@ impl Findings {
         let examples = self.examples.entry(row).or_default();
         if examples.len() < EXAMPLES {
             examples.push(what());
+        }
+    }
+
+    /// A value stands at two offsets; `once`: its producer never writes one twice.
+    fn twice(&mut self, once: bool, what: impl FnOnce() -> String) {
+        match once {
+            true => self.add(Row::Duplicate, what),
+            false => self.repeats += 1,
         }
     }
 
@@ -327,6 +337,7 @@ impl Verdict {
             "faults": self.faults,
             "leader_changes": self.leader_changes,
             "anomalies": anomalies,
+            "allowed_repeats": self.findings.repeats,
             "longest_unavailability_ms": self.longest.us / 1_000,
             "longest_unavailability": {
                 "partition": self.longest.at,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::process::Signal;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::board::Board;
@@ -20,8 +20,8 @@ const AT_ONCE: usize = 3;
 /// How long SIGTERM may take: leaders move, and without a quorum it gives up after five seconds (D34).
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(100);
-/// How long a step waits for its turn before the next one matters more.
-const TURN_LIMIT: Duration = Duration::from_secs(10);
+/// How long a step waits for its turn, and for its nodes; one that never came makes the run vacuous.
+const TURN_LIMIT: Duration = Duration::from_secs(60);
 /// How long a wiped node is waited for to be in sync everywhere; nothing is wiped after that.
 const REFILL_LIMIT: Duration = Duration::from_secs(120);
 const REPLACE_LIMIT: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub struct Nemesis {
     /// Nodes whose process somebody is doing something to.
     busy: Mutex<BTreeSet<u8>>,
     /// One lossy member at a time, until it has caught up: min.insync.replicas − 1.
-    lossy: Semaphore,
+    lossy: Arc<Semaphore>,
     ids: AtomicU64,
 }
 
@@ -52,7 +52,7 @@ impl Drop for Held<'_> {
 
 impl Nemesis {
     pub fn new(board: Arc<Board>) -> Arc<Self> {
-        Arc::new(Self { board, busy: Mutex::default(), lossy: Semaphore::new(1), ids: AtomicU64::new(1) })
+        Arc::new(Self { board, busy: Mutex::default(), lossy: Arc::new(Semaphore::new(1)), ids: AtomicU64::new(1) })
     }
 
     fn fleet(&self) -> &Fleet {
@@ -140,7 +140,7 @@ impl Nemesis {
     async fn network(&self, step: Step) {
         let nodes = self.targets(step.target).await;
         let node = nodes[0];
-        let (fleet, others, second) = (self.fleet(), others(node), step.detail % 2 == 0);
+        let (fleet, others, second) = (self.fleet(), others(node), step.detail.is_multiple_of(2));
         let both_ways = |ports: &[u16]| {
             let mut cuts = vec![fleet.deaf(node, &others, ports)];
             cuts.extend(others.iter().map(|other| fleet.deaf(*other, &[node], ports)));
@@ -233,7 +233,7 @@ impl Nemesis {
     }
 
     async fn lossy(&self, step: Step) {
-        let Ok(Ok(budget)) = tokio::time::timeout(TURN_LIMIT, self.lossy.acquire()).await else { return };
+        let Ok(Ok(budget)) = tokio::time::timeout(TURN_LIMIT, self.lossy.clone().acquire_owned()).await else { return };
         let node = self.targets(step.target).await[0];
         let Some(held) = self.hold(vec![node]).await else { return };
         let id = self.begin(step.fault, format!("{} = {:?} for {:?}", step.target, held.nodes, step.lasts));
@@ -247,21 +247,7 @@ impl Nemesis {
         }
         drop(held);
         self.end(id);
-        // Nobody else may lose anything until this one has everything again, in its own eyes: its metadata holds its
-        // registration, by which it left all ISRs.
-        let until = Instant::now() + REFILL_LIMIT;
-        while !self.is_full(node).await {
-            if Instant::now() > until {
-                budget.forget();
-                return;
-            }
-            tokio::time::sleep(POLL).await;
-        }
-    }
-
-    async fn is_full(&self, node: u8) -> bool {
-        self.fleet().is_ready(node).await
-            && matches!(self.fleet().get(node, HEALTH).await, Some((200, health)) if health["healthy"] == true)
+        tokio::spawn(give_back(self.board.clone(), node, budget));
     }
 
     /// Makes a node a voter again that lost its metadata, as its readiness says.
@@ -287,4 +273,21 @@ impl Nemesis {
 
 fn others(node: u8) -> Vec<u8> {
     (1..=NODES).filter(|other| *other != node).collect()
+}
+
+/// Nobody else may lose anything until this node has everything again, in its own eyes: its metadata holds its
+/// registration, by which it left all ISRs.
+async fn give_back(board: Arc<Board>, node: u8, budget: OwnedSemaphorePermit) {
+    let until = Instant::now() + REFILL_LIMIT;
+    let is_full = async || {
+        board.fleet.is_ready(node).await
+            && matches!(board.fleet.get(node, HEALTH).await, Some((200, health)) if health["healthy"] == true)
+    };
+    while !is_full().await {
+        if Instant::now() > until {
+            budget.forget();
+            return;
+        }
+        tokio::time::sleep(POLL).await;
+    }
 }

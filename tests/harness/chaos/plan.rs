@@ -155,7 +155,7 @@ pub struct Step {
     pub detail: u64,
 }
 
-/// The schedule of a seed. Each kind comes once before any comes twice.
+/// The schedule of a seed. Each kind comes once before any comes twice, and once in any case, however short the run.
 pub fn draw(seed: u64, length: Duration, faults: &[Fault], mean_gap: Duration, nodes: u8, slots: u8) -> Vec<Step> {
     let mut rng = Rng::new(seed).fork(1);
     let mut steps: Vec<Step> = Vec::new();
@@ -163,7 +163,7 @@ pub fn draw(seed: u64, length: Duration, faults: &[Fault], mean_gap: Duration, n
     let mut at = Duration::ZERO;
     while !faults.is_empty() {
         at += Duration::from_micros(rng.around(u64::try_from(mean_gap.as_micros()).expect("a short time")));
-        if at >= length {
+        if at >= length && steps.len() >= faults.len() {
             break;
         }
         if bag.is_empty() {
@@ -229,6 +229,12 @@ mod tests {
             let (least, most) = (counts.values().min().copied(), counts.values().max().copied());
             assert!(most <= least.map(|n| n + 1), "seed {seed}: {counts:?}");
         }
+    }
+
+    #[test]
+    fn a_short_run_has_every_kind_once() {
+        let steps = draw(7, Duration::from_secs(1), &Fault::ALL, GAP, 3, 4);
+        assert_eq!((steps.len(), counts(&steps).len()), (Fault::ALL.len(), Fault::ALL.len()));
     }
 
     #[test]

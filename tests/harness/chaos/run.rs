@@ -28,8 +28,8 @@ const CALM: Duration = Duration::from_secs(3);
 /// What an idempotent producer may still need for its last batch.
 const LAST_ANSWERS: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
-/// Log lines of level ERROR that say what the fault was, not that the node did wrong.
-const EXPECTED_ERRORS: &[&str] = &[];
+/// What a node that lost its metadata says until it is replaced, as it should.
+const LOST_ITS_DISK: &str = "this voter is not the one the quorum knows";
 /// What openraft says of calls while it is being stopped.
 const OPENRAFT_STOPS: [&str; 3] =
     ["raft stopped", "failed to send HeartbeatProgress", "failed to receive from RaftCore"];
@@ -99,7 +99,7 @@ pub async fn run(plan: &Plan) -> io::Result<(Verdict, BTreeMap<String, u64>)> {
     while let Some(ended) = watchers.join_next().await {
         ended.expect("no watcher panics");
     }
-    let warnings = read_logs(&board);
+    let warnings = read_logs(&board, plan.faults.contains(&Fault::Replace));
     history.flush()?;
     let verdict = judge(BufReader::new(File::open(history_file(&plan.dir))?).lines(), plan.demand)?;
     if board.producer_resets.load(Ordering::Relaxed) > 0 {
@@ -156,7 +156,7 @@ async fn watch_processes(board: Arc<Board>, nemesis: Arc<Nemesis>, done: Arc<Ato
 }
 
 /// Writes down what no log may hold; how often each WARN line came, fields left out.
-fn read_logs(board: &Board) -> BTreeMap<String, u64> {
+fn read_logs(board: &Board, replaced: bool) -> BTreeMap<String, u64> {
     let mut warnings = BTreeMap::new();
     for node in 1..=NODES {
         let mut told: BTreeSet<String> = BTreeSet::new();
@@ -164,7 +164,8 @@ fn read_logs(board: &Board) -> BTreeMap<String, u64> {
             let panicked =
                 line.contains("panicked at") || line.contains("assertion") || line.contains("memory allocation of");
             let stops = line.contains(" openraft::") && OPENRAFT_STOPS.iter().any(|known| line.contains(known));
-            let error = line.contains(" ERROR ") && !stops && !EXPECTED_ERRORS.iter().any(|known| line.contains(known));
+            let expected = stops || replaced && line.contains(LOST_ITS_DISK);
+            let error = line.contains(" ERROR ") && !expected;
             // The same again says nothing new.
             if (panicked || error) && told.insert(without_numbers(line)) {
                 board.history.write(Event::Broken { node, what: line.to_owned() });

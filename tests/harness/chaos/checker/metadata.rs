@@ -84,22 +84,19 @@ impl Metadata {
                 found.add(Row::GhostMetadata, || format!("one of nodes {node} and {other} knows {topic}"));
             }
         }
-        let mut before: Option<(&(String, u8), &BTreeMap<String, String>)> = None;
         for (at, settings) in &self.settings {
             let (topic, node) = at;
+            let (other, known) =
+                self.settings.range((topic.clone(), 0)..).next().map_or((*node, settings), |(at, known)| (at.1, known));
+            if known != settings {
+                found.add(Row::GhostMetadata, || format!("nodes {other} and {node} disagree about {topic}"));
+            }
             for (key, told) in self.topics.get(topic).filter(|e| !e.open).into_iter().flat_map(|e| &e.settings) {
                 let value = settings.get(key);
                 if value != Some(told) {
                     found.add(Row::GhostMetadata, || format!("node {node}: {topic} has {key}={value:?}, not {told}"));
                 }
             }
-            if let Some(((same, other), known)) = before
-                && same == topic
-                && known != settings
-            {
-                found.add(Row::GhostMetadata, || format!("nodes {other} and {node} disagree about {topic}"));
-            }
-            before = Some((at, settings));
         }
     }
 }

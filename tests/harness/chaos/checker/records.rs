@@ -198,8 +198,7 @@ impl Records {
                 state.acked = Some(offset);
                 if kept && state.seen.is_some_and(|seen| seen != offset) {
                     let seen = state.seen;
-                    let row = if state.once { Row::Duplicate } else { Row::IntSendSkip };
-                    found.add(row, || format!("{name}: {value} acknowledged at {offset}, read at {seen:?}"));
+                    found.twice(state.once, || format!("{name}: {value} acknowledged at {offset}, read at {seen:?}"));
                 }
             }
             if kept {
@@ -296,8 +295,7 @@ impl Records {
         if let Some(seen) = state.seen.replace(offset)
             && seen != offset
         {
-            let row = if state.once { Row::Duplicate } else { Row::IntSendSkip };
-            found.add(row, || format!("{name}: {value} at {seen} and at {offset}"));
+            found.twice(state.once, || format!("{name}: {value} at {seen} and at {offset}"));
         }
         if state.failed {
             found.add(Row::AbortedRead, || format!("{name}@{offset}: {value}, whose send failed"));
@@ -334,7 +332,12 @@ impl Records {
         }
         let mut lost: BTreeMap<u64, &ValueState> = BTreeMap::new();
         for (value, state) in &self.values {
-            if state.kept && state.acked.is_some() && state.seen.is_none() {
+            let Some(acked) = state.acked.filter(|_| state.kept) else { continue };
+            // One copy more elsewhere does not make up for the acknowledged one.
+            let cells = &self.partitions[state.partition].cells;
+            let is_there = usize::try_from(acked).ok().and_then(|at| cells.get(at));
+            let is_there = is_there.is_some_and(|cell| cell.value == *value && cell.read);
+            if state.seen.is_none() || !state.once && !is_there {
                 lost.insert(*value, state);
             }
         }

@@ -29,7 +29,7 @@ struct Link {
 
 impl Link {
     /// A connection to the leader, an old one if there is one.
-    async fn to_leader(&mut self, board: &Board, place: &Place) -> Option<&mut Client> {
+    async fn leader_of(&mut self, board: &Board, place: &Place) -> Option<&mut Client> {
         let (node, address) = board.leader(place)?;
         if self.node != node || self.client.is_none() {
             self.node = node;
@@ -47,7 +47,7 @@ enum Told {
 }
 
 async fn produce(link: &mut Link, board: &Board, place: &Place, acks: i16, bytes: bytes::Bytes) -> Told {
-    let Some(client) = link.to_leader(board, place).await else { return Told::Nothing("no connection".to_owned()) };
+    let Some(client) = link.leader_of(board, place).await else { return Told::Nothing("no connection".to_owned()) };
     let mut request = produce_request(&place.topic, place.partition, acks, Some(bytes));
     request.timeout_ms = TIMEOUT_MS;
     let why = match tokio::time::timeout(ANSWER, client.produce_as(9, request)).await {
@@ -98,7 +98,7 @@ pub async fn plain(board: Arc<Board>, name: String, slot: Option<u8>, mut rng: R
         let (by, at) = (name.clone(), place.name());
         board.history.write(Event::Send { op, by, at, values, once: true, ordered: true });
         // Without a connection nothing was sent.
-        let connected = link.to_leader(&board, &place).await.is_some();
+        let connected = link.leader_of(&board, &place).await.is_some();
         if let Some(slot) = slot {
             board.produces[usize::from(slot)].notify_waiters();
         }
