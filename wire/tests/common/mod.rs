@@ -1,6 +1,6 @@
 //! One full sample of every request and answer in every version: each field that the version has differs from its default.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, unused_imports)] // each test file uses its part
 use bytes::Bytes;
 use highwater_wire::fetch::{AbortedTransaction, CurrentLeader, EpochEnd, NodeEndpoint};
 use highwater_wire::produce::{ProducePartition, ProduceTopic};
