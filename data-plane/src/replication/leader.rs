@@ -63,6 +63,8 @@ struct Follower {
     progress: FollowerProgress,
     /// Its broker was seen fenced, shutting down or gone while it was outside the ISR: its way back is a return.
     was_away: bool,
+    /// In ISR or ELR as far as known: it holds all that was ever committed.
+    is_member: bool,
 }
 
 /// How one replica stands, for people.
@@ -320,8 +322,13 @@ impl Leader {
             self.note_isr_change(before, cx);
             self.assign(state, cx.now);
         }
-        if state.partition_epoch >= self.partition_epoch && !planted(Flaw::KeepsMinIsr) {
-            self.min_isr = state.effective_min_isr(terms.config.min_isr);
+        if state.partition_epoch >= self.partition_epoch {
+            for follower in &mut self.followers {
+                follower.is_member = is_member(follower.id, state);
+            }
+            if !planted(Flaw::KeepsMinIsr) {
+                self.min_isr = state.effective_min_isr(terms.config.min_isr);
+            }
         }
         self.advance(cx);
         self.maybe_propose(cx);
@@ -465,6 +472,10 @@ impl Follower {
     fn new(id: BrokerId, state: &PartitionState, peers: &Peers, now: Millis) -> Self {
         let in_isr = state.isr.contains(&id);
         let was_away = !in_isr && !peers.get(id).is_some_and(|peer| peer.active);
-        Self { id, progress: FollowerProgress::new(in_isr, now), was_away }
+        Self { id, progress: FollowerProgress::new(in_isr, now), was_away, is_member: is_member(id, state) }
     }
+}
+
+fn is_member(id: BrokerId, state: &PartitionState) -> bool {
+    state.isr.contains(&id) || state.elr.contains(&id)
 }

@@ -92,9 +92,11 @@ impl Leader {
     /// It says nothing of epochs before the first that it knows, whose records were deleted here, but for the last of them;
     /// nor of what lies below an empty log that begins above ours. The follower may hold other records there that were
     /// never committed, or, after an unclean election, have deleted others: it is to begin anew where this log begins. A
-    /// member of the ISR has proved that its log is of this line.
+    /// member of ISR or ELR holds all that was committed, and so all that can have been deleted here; it must not fall
+    /// behind that.
     fn can_vouch_for(&self, fetch: &FollowerFetch, view: &LogView<'_>) -> bool {
-        if self.isr.committed().contains(&fetch.replica) || planted(Flaw::VouchesForTheDeleted) {
+        let is_member = self.followers.iter().any(|follower| follower.id == fetch.replica && follower.is_member);
+        if is_member || planted(Flaw::VouchesForTheDeleted) {
             return true;
         }
         match fetch.last_fetched_epoch {

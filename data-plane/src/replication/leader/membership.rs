@@ -174,6 +174,7 @@ impl Leader {
         for follower in &mut self.followers {
             if self.isr.committed().contains(&follower.id) {
                 follower.was_away = false;
+                follower.is_member = true;
             }
         }
         if before != self.isr.committed() {

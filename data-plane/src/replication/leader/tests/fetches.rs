@@ -99,6 +99,20 @@ fn a_follower_outside_the_isr_begins_anew_where_our_history_says_nothing_of_its_
 }
 
 #[test]
+fn a_member_of_the_elr_does_not_begin_anew() {
+    // It may be elected, and must hold all that was committed (5320).
+    let mut facts = Facts::new(&[1, 2, 3], &[1, 2], 5, 3);
+    facts.state.elr = brokers(&[3]);
+    let mut stage = Stage::new(facts, Numbers { start: Offset(6), ..Numbers::new(&[(4, 6)], 10) }, 6);
+    let question = FollowerFetch { last_fetched_epoch: None, ..stage.question(3, 8) };
+    assert_eq!(stage.ask(&question), Ok(FetchVerdict::Agrees));
+    let terms = stage.facts.change(|state| state.elr.clear());
+    stage.image(&terms);
+    let begins = FetchVerdict::Diverges { epoch: LeaderEpoch(5), end: Offset(6) };
+    assert_eq!(stage.ask(&question), Ok(begins), "once it is waited for no more");
+}
+
+#[test]
 fn where_the_last_deleted_record_is_known_a_follower_that_ends_with_it_goes_on() {
     // Beginning anew it would forget the sequences of producers.
     let mut log = Numbers::new(&[(2, 0), (4, 6)], 10);
