@@ -118,17 +118,19 @@ impl PartitionBook {
         self.lines.untold += loss.committed_end - loss.from;
         self.lines.since = leader_epoch;
         self.lines.parted.push((leader_epoch, from));
-        if gone.is_empty() {
+        if gone.is_empty() && !self.committed.batches.is_empty() {
             return loss;
         }
         for batch in leader.mirror.batches.iter().filter(|batch| batch.end <= from) {
             self.lines.remember(batch);
         }
         self.committed.cut(from);
-        if self.committed.batches.is_empty() && from != self.committed.origin {
-            self.committed = Mirror::starting(from, leader.mirror.chain_at(from).unwrap_or(0));
+        if self.committed.batches.is_empty() {
+            // Nothing is left of what was committed: the line goes on with the leader's own batches.
+            let begins = leader.mirror.batch_at(from).map_or(from, |batch| batch.base);
+            self.committed = Mirror::starting(begins, leader.mirror.chain_at(begins).unwrap_or(0));
         }
-        self.serials.truncate(usize::try_from(from).unwrap_or(0));
+        self.serials.truncate(usize::try_from(self.committed.end()).unwrap_or(0));
         self.serial_at.retain(|_, offset| *offset < from);
         self.newest_of.clear();
         for batch in &self.committed.batches {

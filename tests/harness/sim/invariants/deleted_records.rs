@@ -29,8 +29,8 @@ pub fn answered(
             format!("{at}: leader {leader} says that all is gone below {target}; on {id} the log begins at {start}")
         })?;
     }
-    if epoch.is_some_and(|epoch| book.lines.is_over(epoch)) {
-        // What it deleted was its own line's; the present one goes on without.
+    if book.leaders.keys().next_back().copied() > epoch {
+        // Another leads since, one that was away when they were deleted or has another line: it has brought them back.
         return Ok(());
     }
     book.deleted_to = book.deleted_to.max(target);
