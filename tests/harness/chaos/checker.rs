@@ -176,6 +176,8 @@ pub struct Gap {
 
 struct Fault {
     kind: String,
+    /// Hits a majority: nobody can go on.
+    of_many: bool,
     begin: u64,
     end: Option<u64>,
 }
@@ -209,7 +211,7 @@ pub struct Verdict {
     pub faults: BTreeMap<String, u64>,
     pub leader_changes: u64,
     pub longest: Gap,
-    /// Longest gap while exactly this kind of fault was under way, in ms.
+    /// Longest gap while one fault of this kind, and no other, was under way, in ms.
     pub longest_alone: BTreeMap<String, u64>,
     pub healed_ms: Option<u64>,
     pub seconds: u64,
@@ -237,8 +239,9 @@ impl Checker {
                     });
                 }
             }
-            Event::FaultBegins { id, fault, .. } => {
-                self.faults.insert(*id, Fault { kind: fault.clone(), begin: line.t, end: None });
+            Event::FaultBegins { id, fault, target } => {
+                let of_many = target.starts_with("all but") || fault == "kill-all";
+                self.faults.insert(*id, Fault { kind: fault.clone(), of_many, begin: line.t, end: None });
             }
             Event::FaultEnds { id } => {
                 if let Some(fault) = self.faults.get_mut(id) {
@@ -286,14 +289,13 @@ impl Checker {
         for mut gap in sums.gaps {
             let from = gap.until_us - gap.us;
             let under_way = |fault: &&Fault| fault.begin < gap.until_us && fault.end.is_none_or(|end| end > from);
-            let mut during: Vec<String> = self.faults.values().filter(under_way).map(|f| f.kind.clone()).collect();
-            during.sort();
-            during.dedup();
+            let during: Vec<&Fault> = self.faults.values().filter(under_way).collect();
             if let [alone] = &during[..] {
-                let most = longest_alone.entry(alone.clone()).or_default();
+                let kind = if alone.of_many { format!("{} of a majority", alone.kind) } else { alone.kind.clone() };
+                let most = longest_alone.entry(kind).or_default();
                 *most = (*most).max(gap.us / 1_000);
             }
-            gap.during = during;
+            gap.during = during.into_iter().map(|fault| fault.kind.clone()).collect();
             if gap.us > longest.us {
                 longest = gap;
             }

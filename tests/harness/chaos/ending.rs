@@ -18,12 +18,15 @@ use crate::client::{EARLIEST, LATEST};
 pub const HEAL_LIMIT: Duration = Duration::from_secs(2 * SESSION.as_secs() + 10);
 /// For what then hangs: the run says what it saw, and goes on to the scan.
 const GIVE_UP: Duration = Duration::from_secs(90);
+/// For reading everything once.
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
-const MOVE_LIMIT: Duration = Duration::from_secs(30);
+/// The same where nothing healed: what can be read is read at once.
+const HURT_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Waits until all partitions are in sync and those that producers use take records again. The time counts from `began`.
-pub async fn heal(board: &Board, began: Instant) {
+/// Whether it came to that.
+pub async fn heal(board: &Board, began: Instant) -> bool {
     let mut why;
     loop {
         why = not_healed(board).await;
@@ -36,6 +39,7 @@ pub async fn heal(board: &Board, began: Instant) {
     let ms = why.is_none().then_some(elapsed);
     let limit_ms = u64::try_from(HEAL_LIMIT.as_millis()).expect("seconds");
     board.history.write(Event::Healed { ms, limit_ms, why: why.unwrap_or_default() });
+    ms.is_some()
 }
 
 async fn not_healed(board: &Board) -> Option<String> {
@@ -59,22 +63,24 @@ async fn not_healed(board: &Board) -> Option<String> {
 }
 
 /// Reads everything with our client and with librdkafka, then again from each node as leader.
-pub async fn drain(board: &Arc<Board>) {
+pub async fn drain(board: &Arc<Board>, healed: bool) {
+    let limit = if healed { DRAIN_LIMIT } else { HURT_LIMIT };
     let places: Vec<Place> = board.written().into_iter().map(|(place, _)| place).collect();
     let stocks = board.clone();
     let list = places.clone();
-    let ends = tokio::task::spawn_blocking(move || stock::drain(&stocks, "drain-librdkafka", &list, DRAIN_LIMIT));
+    let ends = tokio::task::spawn_blocking(move || stock::drain(&stocks, "drain-librdkafka", &list, limit));
     let ends = ends.await.expect("the drain does not panic");
     note_ends(board, "drain-librdkafka", &places, &ends);
     for leader in 1..=NODES {
-        let moved = move_leaders(board, &places, leader).await;
+        let moved = move_leaders(board, &places, leader, limit).await;
         if let Err(why) = moved {
             board.history.write(Event::Broken { node: leader, what: format!("cannot be made leader: {why}") });
         }
         let by = format!("drain-{leader}");
+        let until = Instant::now() + limit;
         let mut ends = BTreeMap::new();
         for place in &places {
-            if let Some(end) = scan(board, &by, place).await {
+            if let Some(end) = scan(board, &by, place, until).await {
                 ends.insert(place.clone(), end);
             }
         }
@@ -95,8 +101,7 @@ fn note_ends(board: &Board, by: &str, places: &[Place], ends: &BTreeMap<Place, i
 }
 
 /// Reads a partition from its first to its last record; its end.
-async fn scan(board: &Board, by: &str, place: &Place) -> Option<i64> {
-    let until = Instant::now() + DRAIN_LIMIT;
+async fn scan(board: &Board, by: &str, place: &Place, until: Instant) -> Option<i64> {
     while Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let Some((_, address)) = board.leader(place) else { continue };
@@ -130,8 +135,8 @@ async fn scan(board: &Board, by: &str, place: &Place) -> Option<i64> {
 }
 
 /// Makes one node lead these, and waits until it does.
-async fn move_leaders(board: &Board, places: &[Place], leader: u8) -> Result<(), String> {
-    let until = Instant::now() + MOVE_LIMIT;
+async fn move_leaders(board: &Board, places: &[Place], leader: u8, limit: Duration) -> Result<(), String> {
+    let until = Instant::now() + limit;
     let mut last = None;
     while Instant::now() < until {
         let elsewhere: Vec<Value> = places

@@ -84,15 +84,15 @@ pub async fn run(plan: &Plan) -> io::Result<(Verdict, BTreeMap<String, u64>)> {
     let healing = Instant::now();
     eprintln!("{:7.1} s  the last fault is over", history.seconds());
     // Producers go on: in sync under load, or it does not count.
-    ending::heal(&board, healing).await;
-    eprintln!("{:7.1} s  healed", history.seconds());
+    let healed = ending::heal(&board, healing).await;
+    eprintln!("{:7.1} s  {}", history.seconds(), if healed { "healed" } else { "not healed" });
     tokio::time::sleep(CALM).await;
     board.stop();
     let until = Instant::now() + LAST_ANSWERS;
     while let Ok(Some(ended)) = tokio::time::timeout_at(until.into(), clients.join_next()).await {
         ended.expect("no client panics");
     }
-    ending::drain(&board).await;
+    ending::drain(&board, healed).await;
     ending::compare_metadata(&board).await;
     eprintln!("{:7.1} s  read from every replica", history.seconds());
     done.store(true, Ordering::Relaxed);

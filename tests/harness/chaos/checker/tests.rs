@@ -416,7 +416,7 @@ fn a_line_survives_the_way_through_the_file() {
 }
 
 #[test]
-fn a_million_lines_take_no_longer_each_than_a_thousand() {
+fn many_lines_take_no_longer_each_than_few() {
     let cost = |count: u64| {
         let began = std::time::Instant::now();
         let mut checker = Checker::default();
@@ -432,5 +432,5 @@ fn a_million_lines_take_no_longer_each_than_a_thousand() {
         began.elapsed().as_secs_f64() / count as f64
     };
     let (few, many) = (cost(5_000), cost(100_000));
-    assert!(many < 20.0 * few, "{many} s a line after {few} s");
+    assert!(many < 8.0 * few, "{many} s a line after {few} s");
 }
