@@ -194,6 +194,10 @@ impl Quorum {
         if let Err(error) = self.node.raft.shutdown().await {
             tracing::warn!(?error, "raft did not stop in order");
         }
+        // Whoever starts in this directory next finds it free: they hold the store.
+        for task in self.tasks {
+            let _ = task.await;
+        }
         let store = Arc::clone(&self.node.store);
         let _ = tokio::task::spawn_blocking(move || store.close()).await;
         self.close_listener.send_replace(true);
