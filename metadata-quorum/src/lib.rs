@@ -21,6 +21,8 @@ pub use config::{ControllerListener, NodeRoles, QuorumConfig, QuorumLimits, Topi
 pub use controller::{Answer, Command, Decision, Refusal, decide};
 pub use error::{QuorumError, StartError};
 pub use image::{Change, ImageVersion, MetadataImage};
+#[cfg(feature = "sim")]
+pub use raft::trial as storage_trial;
 pub use raft::{EventPage, LeaderChanges, Quorum};
 pub use settings::{NodeSetting, NodeSettings, SettingOrigin};
 pub use status::{PeerStatus, ProbeAnswer, QuorumMember, QuorumRole, QuorumStatus};

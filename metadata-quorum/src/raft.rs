@@ -20,6 +20,8 @@ mod store;
 #[cfg(test)]
 mod store_tests;
 mod succession;
+#[cfg(any(test, feature = "sim"))]
+pub mod trial;
 mod types;
 mod view;
 mod voters;
