@@ -7,6 +7,7 @@
 //! itself was; writes of one file survive in any combination; the last one that survives may be torn.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -34,12 +35,28 @@ pub enum Crash {
     PowerLossKeepingSome { seed: u64 },
 }
 
+/// A kind of call that can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    Create,
+    Write,
+    SetLen,
+    Sync,
+    Rename,
+    Remove,
+}
+
+impl Call {
+    pub const ALL: [Self; 6] = [Self::Create, Self::Write, Self::SetLen, Self::Sync, Self::Rename, Self::Remove];
+}
+
 /// An in-memory file system. Clones share it.
 #[derive(Clone)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
 }
 
+#[derive(Clone)]
 struct State {
     nodes: BTreeMap<Ino, Node>,
     next_ino: u64,
@@ -51,13 +68,18 @@ struct State {
     changes: u64,
 }
 
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct Faults {
     capacity_bytes: Option<u64>,
     used_bytes: u64,
     /// The countdown to the call that fails; 0: the next one.
     write_fails_in: Option<u64>,
     sync_fails_in: Option<u64>,
+    sync_lies_in: Option<u64>,
+    /// What the sync that lied was to sync.
+    forgotten: Option<Ino>,
+    /// A create, change of length, rename or removal.
+    other_fails_in: Option<(Call, u64)>,
     /// The number of the change from which on every one fails, as if the process had died there.
     stop_at: Option<u64>,
     /// How much of the write at `stop_at` still happens, in 256ths.
@@ -94,6 +116,60 @@ impl SimDisk {
         state.collect_garbage();
     }
 
+    /// A disk of its own with the same content, synced and unsynced, without handles, locks and faults.
+    pub fn fork(&self) -> Self {
+        let mut state = self.state.lock().clone();
+        state.life += 1;
+        state.locks.clear();
+        state.faults = Faults::default();
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// In how many ways what is not synced can survive a loss of power: each write or change of length of a file or not,
+    /// of a directory's changes the first ones. `None`: too many to count.
+    pub fn ways(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.nodes.values().try_fold(1u64, |ways, node| ways.checked_mul(node.ways()?))
+    }
+
+    /// Power was lost, and of what was not synced way number `way` survives, counted from 0: 0 keeps nothing, the last one
+    /// everything. The last surviving write of each file is torn after `torn` bytes.
+    pub fn lose_power(&self, way: u64, torn: usize) {
+        {
+            let state = &mut *self.state.lock();
+            let mut left = way;
+            for node in state.nodes.values_mut() {
+                let ways = node.ways().expect("ways are counted before one is taken");
+                let own = left % ways;
+                left /= ways;
+                match node {
+                    Node::File(file) => file.keep(own, torn),
+                    Node::Dir(dir) => dir.undo_to(usize::try_from(own).expect("few names")),
+                }
+            }
+        }
+        // What is left is what was synced, as it were.
+        self.crash(Crash::Killed);
+    }
+
+    /// Names and contents of all files as one number: equal for disks that hold the same.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let state = self.state.lock();
+        let mut todo = vec![ROOT];
+        while let Some(ino) = todo.pop() {
+            match state.nodes.get(&ino) {
+                Some(Node::File(file)) => file.content.hash(&mut hasher),
+                Some(Node::Dir(dir)) => dir.entries.iter().for_each(|(name, child)| {
+                    name.hash(&mut hasher);
+                    todo.push(*child);
+                }),
+                None => {}
+            }
+        }
+        hasher.finish()
+    }
+
     /// Removes everything, as a replaced disk would.
     pub fn wipe(&self) {
         let state = &mut *self.state.lock();
@@ -110,6 +186,24 @@ impl SimDisk {
         self.state.lock().faults.capacity_bytes = bytes;
     }
 
+    /// The call of this kind after `calls` more ones fails with EIO: a write half done, a sync as
+    /// [`SimDisk::fail_sync_after`] says, any other with nothing done.
+    pub fn fail_after(&self, call: Call, calls: u64) {
+        match call {
+            Call::Write => self.fail_write_after(calls),
+            Call::Sync => self.fail_sync_after(calls),
+            Call::Create | Call::SetLen | Call::Rename | Call::Remove => {
+                self.state.lock().faults.other_fails_in = Some((call, calls));
+            }
+        }
+    }
+
+    /// Whether a failure that was asked for is still to come.
+    pub fn is_to_fail(&self) -> bool {
+        let faults = &self.state.lock().faults;
+        faults.write_fails_in.is_some() || faults.sync_fails_in.is_some() || faults.other_fails_in.is_some()
+    }
+
     /// The write after `calls` more ones fails with EIO, half of it done.
     pub fn fail_write_after(&self, calls: u64) {
         self.state.lock().faults.write_fails_in = Some(calls);
@@ -119,6 +213,27 @@ impl SimDisk {
     /// for ever, even if a later sync of the same file says otherwise: as Linux does it.
     pub fn fail_sync_after(&self, calls: u64) {
         self.state.lock().faults.sync_fails_in = Some(calls);
+    }
+
+    /// The sync (of a file or directory) after `calls` more ones says that it was done, and did nothing.
+    pub fn forget_sync_after(&self, calls: u64) {
+        self.state.lock().faults.sync_lies_in = Some(calls);
+    }
+
+    /// The name, by now, of what [`SimDisk::forget_sync_after`] left unsynced.
+    pub fn forgotten(&self) -> Option<PathBuf> {
+        let state = self.state.lock();
+        let forgotten = state.faults.forgotten?;
+        let mut todo = vec![(ROOT, PathBuf::from("/"))];
+        while let Some((ino, path)) = todo.pop() {
+            if ino == forgotten {
+                return Some(path);
+            }
+            if let Ok(dir) = state.dir(ino) {
+                todo.extend(dir.entries.iter().map(|(name, child)| (*child, path.join(name))));
+            }
+        }
+        None
     }
 
     /// Every change from number `change` on ([`SimDisk::changes`] counts from 0) fails and does nothing, as if the process
@@ -132,6 +247,18 @@ impl SimDisk {
     /// How many calls so far changed or synced something.
     pub fn changes(&self) -> u64 {
         self.state.lock().changes
+    }
+
+    /// Lets `damage` do what it likes with the content of a file, durably.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn damage(&self, path: &Path, damage: impl FnOnce(&mut Vec<u8>)) {
+        let state = &mut *self.state.lock();
+        let ino = state.find(path).expect("a file to damage");
+        let Some(Node::File(file)) = state.nodes.get_mut(&ino) else { panic!("{} is no file", path.display()) };
+        damage(&mut file.content);
+        file.settle();
     }
 
     /// Inverts a bit, as a disk that rots.
@@ -205,6 +332,21 @@ impl State {
         Ok(())
     }
 
+    /// An error where this very call is to fail.
+    fn may(&mut self, call: Call) -> io::Result<()> {
+        match &mut self.faults.other_fails_in {
+            Some((failing, 0)) if *failing == call => {
+                self.faults.other_fails_in = None;
+                Err(eio())
+            }
+            Some((failing, left)) if *failing == call => {
+                *left -= 1;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn lose_unsynced(&mut self, mut keep: Option<SmallRng>) {
         for node in self.nodes.values_mut() {
             match node {
@@ -261,6 +403,7 @@ impl Disk for SimDisk {
         let (parent, name) = state.parent(path)?;
         let existing = state.dir(parent)?.entries.get(name).copied();
         state.change()?;
+        state.may(Call::Create)?;
         let ino = match existing {
             Some(ino) => {
                 let file = state.file_mut(ino)?;
@@ -288,6 +431,7 @@ impl Disk for SimDisk {
                 Some(&child) => child,
                 None => {
                     state.change()?;
+                    state.may(Call::Create)?;
                     let child = state.add(Node::Dir(DirNode::default()));
                     state.dir_mut(ino)?.link(name, child);
                     child
@@ -310,6 +454,7 @@ impl Disk for SimDisk {
         let freed = state.file_mut(ino)?.content.len() as u64;
         let (parent, name) = state.parent(path)?;
         state.change()?;
+        state.may(Call::Remove)?;
         state.dir_mut(parent)?.unlink(name);
         state.faults.used_bytes = state.faults.used_bytes.saturating_sub(freed);
         Ok(())
@@ -320,6 +465,7 @@ impl Disk for SimDisk {
         state.dir(state.find(path)?)?;
         let (parent, name) = state.parent(path)?;
         state.change()?;
+        state.may(Call::Remove)?;
         state.dir_mut(parent)?.unlink(name);
         Ok(())
     }
@@ -333,6 +479,7 @@ impl Disk for SimDisk {
             return Err(io::Error::new(ErrorKind::Unsupported, "renaming between directories is not simulated"));
         }
         state.change()?;
+        state.may(Call::Rename)?;
         state.dir_mut(from_parent)?.rename(from_name, to_name, ino);
         Ok(())
     }
@@ -342,6 +489,10 @@ impl Disk for SimDisk {
         let ino = state.find(dir)?;
         state.change()?;
         let fails = count_down(&mut state.faults.sync_fails_in);
+        if count_down(&mut state.faults.sync_lies_in) {
+            state.faults.forgotten = Some(ino);
+            return Ok(());
+        }
         let dir = state.dir_mut(ino)?;
         dir.sync(fails);
         if fails { Err(eio()) } else { Ok(()) }
@@ -445,6 +596,7 @@ impl DiskFile for SimFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.with(|state| {
             state.change()?;
+            state.may(Call::SetLen)?;
             let file = state.file_mut(self.ino)?;
             let before = file.content.len() as u64;
             file.set_len(len);
@@ -457,6 +609,10 @@ impl DiskFile for SimFile {
         self.with(|state| {
             state.change()?;
             let fails = count_down(&mut state.faults.sync_fails_in);
+            if count_down(&mut state.faults.sync_lies_in) {
+                state.faults.forgotten = Some(self.ino);
+                return Ok(());
+            }
             state.file_mut(self.ino)?.sync(fails);
             if fails { Err(eio()) } else { Ok(()) }
         })

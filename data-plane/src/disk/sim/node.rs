@@ -9,12 +9,23 @@ use rand::rngs::SmallRng;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ino(pub u64);
 
+#[derive(Clone)]
 pub enum Node {
     File(FileNode),
     Dir(DirNode),
 }
 
-#[derive(Default)]
+impl Node {
+    /// In how many ways what is not synced can survive.
+    pub fn ways(&self) -> Option<u64> {
+        match self {
+            Self::File(file) => 1u64.checked_shl(u32::try_from(file.unsynced.len()).ok()?),
+            Self::Dir(dir) => Some(dir.unsynced.len() as u64 + 1),
+        }
+    }
+}
+
+#[derive(Default, Clone)]
 pub struct FileNode {
     pub content: Vec<u8>,
     /// What happened since the last sync, oldest first, with what was there before.
@@ -23,6 +34,7 @@ pub struct FileNode {
     poisoned: bool,
 }
 
+#[derive(Clone)]
 struct FileChange {
     at: usize,
     /// Length of the file before.
@@ -85,7 +97,41 @@ impl FileNode {
 
     /// Undoes everything since the last sync, and redoes what the draw keeps: each change or not, the last one torn.
     pub fn lose_unsynced(&mut self, keep: Option<&mut SmallRng>) {
-        let mut redo = Vec::new();
+        let mut kept = self.undo();
+        let Some(rng) = keep else { return };
+        if kept.is_empty() {
+            return;
+        }
+        // One draw in three keeps a plain prefix, which is what most disks do.
+        let prefix = rng.random_ratio(1, 3).then(|| rng.random_range(0..=kept.len()));
+        let mut index = 0..;
+        kept.retain(|_| {
+            let index = index.next().unwrap_or_default();
+            prefix.map_or_else(|| rng.random_bool(0.6), |end| index < end)
+        });
+        if let Some(last) = kept.last_mut()
+            && rng.random_bool(0.3)
+        {
+            last.after.truncate(rng.random_range(0..=last.after.len()));
+        }
+        self.redo(kept);
+    }
+
+    /// Undoes everything since the last sync, and redoes the changes whose bit is set, the oldest being the lowest; of the
+    /// last one no more than `torn` bytes.
+    pub fn keep(&mut self, bits: u64, torn: usize) {
+        let mut kept = self.undo();
+        let mut index = 0..;
+        kept.retain(|_| bits >> index.next().unwrap_or_default() & 1 == 1);
+        if let Some(last) = kept.last_mut() {
+            last.after.truncate(torn);
+        }
+        self.redo(kept);
+    }
+
+    /// Back to the last sync; gives what was undone, oldest first.
+    fn undo(&mut self) -> Vec<Undone> {
+        let mut undone = Vec::new();
         for change in self.unsynced.drain(..).rev() {
             let after = match change.written {
                 Some(written) => self.content[change.at..change.at + written].to_vec(),
@@ -93,23 +139,14 @@ impl FileNode {
             };
             put(&mut self.content, change.at, &change.before);
             self.content.resize(change.len_before, 0);
-            redo.push((change, after));
+            undone.push(Undone { change, after });
         }
-        let Some(rng) = keep else { return };
-        if redo.is_empty() {
-            return;
-        }
-        // One draw in three keeps a plain prefix, which is what most disks do.
-        let prefix = rng.random_ratio(1, 3).then(|| rng.random_range(0..=redo.len()));
-        let mut kept: Vec<_> = redo.into_iter().rev().enumerate().collect();
-        kept.retain(|&(index, _)| prefix.map_or_else(|| rng.random_bool(0.6), |end| index < end));
-        if let Some((_, (_, last))) = kept.last_mut()
-            && rng.random_bool(0.3)
-        {
-            let torn = rng.random_range(0..=last.len());
-            last.truncate(torn);
-        }
-        for (_, (change, after)) in kept {
+        undone.reverse();
+        undone
+    }
+
+    fn redo(&mut self, kept: Vec<Undone>) {
+        for Undone { change, after } in kept {
             match change.written {
                 Some(_) => {
                     if self.content.len() < change.at {
@@ -123,6 +160,12 @@ impl FileNode {
     }
 }
 
+/// A change that was undone, and the bytes it had written.
+struct Undone {
+    change: FileChange,
+    after: Vec<u8>,
+}
+
 /// Writes over what is there and appends the rest. `at` must not be behind the end.
 fn put(content: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     if bytes.is_empty() {
@@ -133,7 +176,7 @@ fn put(content: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     content.extend_from_slice(&bytes[over..]);
 }
 
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct DirNode {
     pub entries: BTreeMap<String, Ino>,
     /// What happened since the last sync, oldest first: names with what they stood for before.
