@@ -132,6 +132,9 @@ impl DataPlane {
         if let Some(doubt) = &previous.doubt {
             info!(doubt, "nothing proves that the page cache of the last process survived");
         }
+        for file in &previous.damaged {
+            tracing::warn!(directory = %config.log_dir.display(), file, "a checkpoint is damaged and counts as empty");
+        }
         dir.write_running_marker(config.incarnation)
             .map_err(|error| DataPlaneError::Storage { path: config.log_dir.clone(), why: error.to_string().into() })?;
         let addresses = bound.iter().map(|bound| (bound.name.clone(), bound.address)).collect();

@@ -84,6 +84,13 @@ impl Reconciler {
         // one under an old id: what it has never heard of is kept.
         let remembers = image.brokers.get(&self.broker).is_some_and(|broker| broker.kept_data != DataProof::None);
         let known = image.clone();
+        // The quorum counts on this broker's records of these: a directory of that name with another topic's id is more likely
+        // damaged than one of a topic that was deleted meanwhile. It is kept.
+        let counted_on: HashSet<LogName> = local
+            .iter()
+            .filter(|partition| was_complete_here(partition, self.broker))
+            .map(|partition| LogName::new(partition.topic_name.clone(), partition.at.partition))
+            .collect();
         let (found, deleted) = blocking(move || {
             // Renamed by a process that ended before it had erased them.
             let mut deleted: Vec<_> = dir.left_over()?.into_iter().map(|path| (path, 0)).collect();
@@ -91,7 +98,8 @@ impl Reconciler {
             let (ours, strays): (Vec<_>, Vec<_>) =
                 found.into_iter().partition(|log| expected.get(&log.name).is_some_and(|at| log.is_of(at.topic)));
             for stray in &strays {
-                if remembers && stray.topic.is_some_and(|topic| !known.topics.contains_key(&topic)) {
+                let deleted_topic = stray.topic.is_some_and(|topic| !known.topics.contains_key(&topic));
+                if remembers && deleted_topic && !counted_on.contains(&stray.name) {
                     info!(log = %stray.name, topic = ?stray.topic, "its topic was deleted while this broker was away");
                     let heir = known.topic_named(&stray.name.topic);
                     let delay = heir.map_or(ERASE_DELAY_MS, |topic| topic.config.file_delete_delay_ms);
@@ -335,6 +343,13 @@ fn open_one(
     if let Some(cut) = &report.cut {
         warn!(log = %name, at = %cut.at, bytes = cut.bytes, segments = cut.segments, reason = cut.reason,
             "the end of a log was damaged and is cut off");
+    } else if report.may_have_lost_records() {
+        warn!(log = %name, created = report.created, emptied = report.emptied, start = %report.start, end = %report.end,
+            high_watermark = %report.watermark_checkpoint, "a log holds less than its checkpoints say it held");
+    }
+    if report.start_doubted {
+        warn!(log = %name, start = %report.start,
+            "where a log begins was damaged: deleted records may be readable again");
     }
     Ok(Opened { partition, log, report })
 }

@@ -48,6 +48,21 @@ impl SparseIndex {
         above.checked_sub(1).map_or(0, |index| self.offsets[index].position)
     }
 
+    /// The entry that [`Self::floor`] goes by: the last offset of a batch, and its position.
+    pub fn floor_entry(&self, base: Offset, offset: Offset) -> Option<(Offset, u32)> {
+        let relative = offset.since(base);
+        let above = self.offsets.partition_point(|entry| i64::from(entry.last) <= relative);
+        let entry = self.offsets[above.checked_sub(1)?];
+        Some((base.plus(i64::from(entry.last)), entry.position))
+    }
+
+    /// The entry that [`Self::floor_of_time`] goes by: the largest timestamp up to there, and the last offset of its batch.
+    pub fn floor_entry_of_time(&self, base: Offset, at: Timestamp) -> Option<MaxTimestamp> {
+        let above = self.times.partition_point(|entry| entry.timestamp <= at.0);
+        let entry = self.times[above.checked_sub(1)?];
+        Some(MaxTimestamp { timestamp: Timestamp(entry.timestamp), last: base.plus(i64::from(entry.last)) })
+    }
+
     /// An offset before which every record of the segment is older than `at`; the segment's base when nothing is known.
     pub fn floor_of_time(&self, base: Offset, at: Timestamp) -> Offset {
         let above = self.times.partition_point(|entry| entry.timestamp <= at.0);
@@ -80,7 +95,7 @@ impl SparseIndex {
     }
 
     fn push_time(&mut self, base: Offset, max: MaxTimestamp) {
-        let last = relative(base, max.last);
+        let Some(last) = relative(base, max.last) else { return };
         if self.times.last().is_none_or(|entry| entry.timestamp < max.timestamp.0 && entry.last < last) {
             self.times.push(TimeEntry { timestamp: max.timestamp.0, last });
         }
@@ -161,17 +176,22 @@ impl IndexBuilder {
     pub fn note(&mut self, base: Offset, header: &BatchHeader, position: u32, interval: u32) {
         let last = Offset(header.base_offset.saturating_add(i64::from(header.last_offset_delta)));
         let timestamp = Timestamp(header.max_timestamp);
+        let bytes_since_entry = self.bytes_since_entry;
+        self.bytes_since_entry += header.total_bytes() as u64;
+        // A header that has rotted may say anything. An index without it is slower, never wrong.
+        let Some(relative) = relative(base, last) else { return };
         if timestamp.0 >= 0 && self.max.is_none_or(|max| timestamp > max.timestamp) {
             self.max = Some(MaxTimestamp { timestamp, last });
         }
-        if self.bytes_since_entry > u64::from(interval) {
-            self.index.offsets.push(OffsetEntry { last: relative(base, last), position });
+        if bytes_since_entry > u64::from(interval) {
+            if self.index.offsets.last().is_none_or(|before| relative > before.last && position > before.position) {
+                self.index.offsets.push(OffsetEntry { last: relative, position });
+            }
             if let Some(max) = self.max {
                 self.index.push_time(base, max);
             }
-            self.bytes_since_entry = 0;
+            self.bytes_since_entry = header.total_bytes() as u64;
         }
-        self.bytes_since_entry += header.total_bytes() as u64;
     }
 
     pub const fn index(&self) -> &SparseIndex {
@@ -196,8 +216,9 @@ impl IndexBuilder {
     }
 }
 
-fn relative(base: Offset, offset: Offset) -> u32 {
-    u32::try_from(offset.since(base)).expect("a segment is rolled before its offsets leave 31 bits (R269)")
+/// `None` for what cannot be of this segment: it is rolled before its offsets leave 31 bits (R269).
+fn relative(base: Offset, offset: Offset) -> Option<u32> {
+    u32::try_from(offset.0.checked_sub(base.0)?).ok().filter(|relative| i32::try_from(*relative).is_ok())
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -276,6 +297,17 @@ mod tests {
         offsets.truncate(whole - 3);
         assert_eq!(SparseIndex::decode(&offsets, &[], 3_000).offsets, index.offsets[..index.offsets.len() - 1]);
         assert!(SparseIndex::decode(&offsets, &[], 1_000).offsets.iter().all(|entry| entry.position < 1_000));
+    }
+
+    #[test]
+    fn a_batch_that_says_it_lies_elsewhere_is_left_out() {
+        let mut builder = built(&[1; 12]);
+        let before = builder.index().offsets.clone();
+        for elsewhere in [i64::MIN, -1, 0, 99, 100 + (1 << 33), i64::MAX] {
+            builder.note(BASE, &header(elsewhere, 1 << 40), 1_200, 0);
+        }
+        let kept = builder.finish(BASE);
+        assert_eq!(kept.offsets, before, "a damaged header is no entry, and no panic");
     }
 
     #[test]

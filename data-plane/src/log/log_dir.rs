@@ -114,10 +114,12 @@ impl<D: Disk> LogDir<D> {
         let (id, fresh) = identity::read_or_format(&disk, path, opening)?;
         let clean_stop = identity::take_clean_stop(&disk, path)?;
         let survived = identity::survivor(&disk, path, opening).map_err(failed)?;
+        let mut damaged = Vec::new();
+        let mut load = |file| Table::load(&disk, path, file, &mut damaged);
         let tables = Tables {
-            watermarks: Table::load(&disk, path, WATERMARKS)?,
-            recovery_points: Table::load(&disk, path, RECOVERY_POINTS)?,
-            starts: Table::load(&disk, path, STARTS)?,
+            watermarks: load(WATERMARKS)?,
+            recovery_points: load(RECOVERY_POINTS)?,
+            starts: load(STARTS)?,
             ..Tables::default()
         };
         let clean = clean_stop.is_some();
@@ -125,7 +127,8 @@ impl<D: Disk> LogDir<D> {
             Ok(heritage) => (heritage, None),
             Err(doubt) => (Heritage::default(), Some(doubt)),
         };
-        let previous = Previous { clean_stop, survived: found.survived, clean_before: found.clean, fresh, doubt };
+        let previous =
+            Previous { clean_stop, survived: found.survived, clean_before: found.clean, fresh, doubt, damaged };
         let dir = Self {
             disk,
             path: path.to_owned(),
@@ -417,14 +420,26 @@ fn create_durably<D: Disk>(disk: &D, path: &Path) -> io::Result<()> {
 }
 
 impl Table {
-    /// From its file; empty where there is none.
-    fn load<D: Disk>(disk: &D, dir: &Path, file: &'static str) -> Result<Self, LogDirError> {
+    /// From its file; empty where there is none, and where it cannot be read, which `damaged` then hears of.
+    fn load<D: Disk>(
+        disk: &D,
+        dir: &Path,
+        file: &'static str,
+        damaged: &mut Vec<&'static str>,
+    ) -> Result<Self, LogDirError> {
         let path = dir.join(file);
         let text =
             checkpoint::read_text(disk, &path).map_err(|error| LogDirError::Io { directory: path.clone(), error })?;
-        let now = checkpoint::parse_offsets(&text.unwrap_or_default()).map_err(|NewerFormat(version)| {
-            LogDirError::NewerFormat { file: path, version, known: checkpoint::VERSION }
+        let exists = disk.exists(&path).map_err(|error| LogDirError::Io { directory: path.clone(), error })?;
+        let text = text.unwrap_or_default();
+        let now = checkpoint::parse_offsets(&text).map_err(|NewerFormat(version)| LogDirError::NewerFormat {
+            file: path,
+            version,
+            known: checkpoint::VERSION,
         })?;
+        if exists && now.is_empty() && text != checkpoint::format_offsets(&now) {
+            damaged.push(file);
+        }
         Ok(Self { file, written: now.clone(), now })
     }
 

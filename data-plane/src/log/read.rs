@@ -10,7 +10,7 @@ use super::Log;
 use super::error::TimestampHit;
 use super::read_plan::{Begin, ReadPlan, Source};
 use super::scan::HeaderScan;
-use super::segment::{Segment, SegmentIndex};
+use super::segment::{Segment, SegmentIndex, is_batch_at, is_largest_of_its_batch};
 use crate::disk::{Disk, DiskFile};
 
 impl<D: Disk> Log<D> {
@@ -35,9 +35,11 @@ impl<D: Disk> Log<D> {
         }
         let bound = bound.min(self.end);
         let wanted = from < bound && (bytes_max > 0 || first_whole);
-        let sources = if wanted { self.sources(from) } else { [None, None] };
+        let source = if wanted { self.source_of(from) } else { None };
+        let from_disk = source.as_ref().is_some_and(Source::is_from_disk);
         Ok(ReadPlan {
-            sources,
+            source,
+            epochs: from_disk.then(|| self.epochs.clone()),
             from,
             bound,
             bytes_max,
@@ -47,12 +49,11 @@ impl<D: Disk> Log<D> {
         })
     }
 
-    fn sources(&self, from: Offset) -> [Option<Source<D>>; 2] {
+    fn source_of(&self, from: Offset) -> Option<Source<D>> {
         if let Some(position) = self.recent.position_of(from) {
             let index = self.segments.partition_point(|segment| segment.log_position <= position).saturating_sub(1);
-            let segment = &self.segments[index];
-            let begin = Begin::At(position - segment.log_position);
-            return [Some(source(segment, begin)), None];
+            let begin = Begin::At(position - self.segments[index].log_position);
+            return Some(self.source(index, begin));
         }
         let index = self.segment_of(from);
         let segment = &self.segments[index];
@@ -60,8 +61,18 @@ impl<D: Disk> Log<D> {
             SegmentIndex::Growing(builder) => Begin::ScanFrom(u64::from(builder.index().floor(segment.base, from))),
             SegmentIndex::Closed(closed) => Begin::Look(Arc::clone(closed)),
         };
-        let next = self.segments.get(index + 1).map(|next| source(next, Begin::At(0)));
-        [Some(source(segment, begin)), next]
+        Some(self.source(index, begin))
+    }
+
+    fn source(&self, index: usize, begin: Begin<D>) -> Source<D> {
+        let segment = &self.segments[index];
+        Source {
+            file: Arc::clone(&segment.file),
+            begin,
+            limit: u64::from(segment.size),
+            base: segment.base,
+            end: self.segments.get(index + 1).map_or(self.end, |next| next.base),
+        }
     }
 
     /// How many bytes there are from `offset` to the end: exact for recent offsets, else up to an index interval more; in a
@@ -90,10 +101,7 @@ impl<D: Disk> Log<D> {
             if end <= self.start || segment.max_timestamp().is_none_or(|max| max.timestamp < at) {
                 continue;
             }
-            let from = with_index(segment, |index| {
-                let from = index.floor_of_time(segment.base, at).max(self.start);
-                index.floor(segment.base, from)
-            })?;
+            let from = position_of(segment, offset_of_time(segment, at)?.max(self.start))?;
             if let Some(hit) = self.search(segment, from, |timestamp| timestamp >= at)? {
                 return Ok(Some(hit));
             }
@@ -106,7 +114,7 @@ impl<D: Disk> Log<D> {
         let maxima = self.segments.iter().filter_map(|segment| Some((segment, segment.max_timestamp()?)));
         // `max_by` keeps the last of equals; the first is wanted.
         let Some((segment, max)) = maxima.rev().max_by_key(|(_, max)| max.timestamp) else { return Ok(None) };
-        let from = with_index(segment, |index| index.floor(segment.base, max.last.max(segment.base)))?;
+        let from = position_of(segment, max.last.max(segment.base))?;
         let found = self.search(segment, from, |timestamp| timestamp >= max.timestamp)?;
         if found.is_some() || self.start <= max.last {
             return Ok(found);
@@ -166,14 +174,26 @@ impl<D: Disk> Log<D> {
     }
 }
 
-fn source<D: Disk>(segment: &Segment<D>, begin: Begin<D>) -> Source<D> {
-    Source { file: Arc::clone(&segment.file), begin, limit: u64::from(segment.size) }
+/// The position of a batch at or before the one that holds `offset`.
+fn position_of<D: Disk>(segment: &Segment<D>, offset: Offset) -> io::Result<u32> {
+    match &segment.index {
+        SegmentIndex::Closed(closed) => closed.floor(offset),
+        SegmentIndex::Growing(builder) => match builder.index().floor_entry(segment.base, offset) {
+            Some((last, position)) if is_batch_at(&*segment.file, position, segment.size, last)? => Ok(position),
+            _ => Ok(0),
+        },
+    }
 }
 
-fn with_index<D: Disk, T>(segment: &Segment<D>, ask: impl FnOnce(&super::index::SparseIndex) -> T) -> io::Result<T> {
-    match &segment.index {
-        SegmentIndex::Growing(builder) => Ok(ask(builder.index())),
-        SegmentIndex::Closed(closed) => closed.get().map(ask),
+/// An offset before which every record of the segment is older than `at`.
+fn offset_of_time<D: Disk>(segment: &Segment<D>, at: Timestamp) -> io::Result<Offset> {
+    let index = match &segment.index {
+        SegmentIndex::Closed(closed) => return closed.floor_of_time(at),
+        SegmentIndex::Growing(builder) => builder.index(),
+    };
+    match index.floor_entry_of_time(segment.base, at) {
+        Some(max) if is_largest_of_its_batch(&*segment.file, index, segment.base, segment.size, max)? => Ok(max.last),
+        _ => Ok(segment.base),
     }
 }
 
@@ -189,6 +209,12 @@ fn for_each_record<F: DiskFile>(
     let mut bytes = Vec::new();
     file.read_into(&mut bytes, header.total_bytes(), position)?;
     let batch = RecordBatch::parse(bytes.into());
+    if let Ok(batch) = &batch
+        && let Err(error) = batch.check_crc()
+    {
+        let text = format!("the batch at position {position} is damaged: {error}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
     let Ok(records) = batch.and_then(|batch| batch.records()) else {
         let offset = Offset(header.next_offset().0 - 1);
         visit(TimestampHit { timestamp: Timestamp(header.max_timestamp), offset, leader_epoch });

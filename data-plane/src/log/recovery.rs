@@ -44,6 +44,8 @@ pub struct RecoveryReport {
     pub cut: Option<Cut>,
     /// Everything was removed because the end was below the start in the checkpoint (R22).
     pub emptied: bool,
+    /// What the directory says of where the log begins did not agree: deleted records may be back, or the oldest are gone.
+    pub start_doubted: bool,
     pub start: Offset,
     pub end: Offset,
     /// What the checkpoint said of the high watermark; 0 when it said nothing (R24: clamp it to start and end).
@@ -71,7 +73,7 @@ impl RecoveryReport {
     /// in it: a process killed before it had made the directory of a new topic has lost nothing.
     pub fn may_have_lost_records(&self) -> bool {
         let cut = self.cut.as_ref().is_some_and(|cut| !cut.incomplete_last_batch_only);
-        cut || self.emptied || self.end < self.watermark_checkpoint
+        cut || self.emptied || self.start_doubted || self.end < self.watermark_checkpoint
     }
 }
 
@@ -207,6 +209,7 @@ pub(super) fn open<D: Disk>(
             bytes_scanned: 0,
             cut: None,
             emptied: false,
+            start_doubted: false,
             start: log.start,
             end: log.end,
             watermark_checkpoint: marks.watermark,
@@ -289,7 +292,7 @@ pub(super) fn replay_producers<D: Disk>(
     for segment in &segments[segment_of(segments, from)..] {
         let position = match &segment.index {
             SegmentIndex::Growing(builder) => builder.index().floor(segment.base, from),
-            SegmentIndex::Closed(closed) => closed.get()?.floor(segment.base, from),
+            SegmentIndex::Closed(closed) => closed.floor(from)?,
         };
         let mut scan = HeaderScan::new(&*segment.file, u64::from(position), u64::from(segment.size));
         while let Some((_, header)) = scan.next()? {

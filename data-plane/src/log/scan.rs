@@ -65,6 +65,10 @@ const CHECKED_CHUNK_BYTES: usize = 1 << 20;
 
 /// Reads every batch of a segment from its first byte on, checks it (R20), and shows it to `visit` with its position.
 /// `first` is the lowest offset the first batch may have, `last_max` the highest any may. Stops before the first bad one.
+///
+/// Base offset and leader epoch are outside the CRC. A batch that leaves a gap is believed only when the next one is good and
+/// fits behind it, for nothing here ever writes one; a batch that begins an epoch not when the next one goes on at its end in
+/// an older epoch.
 pub fn check_batches<F: DiskFile>(
     file: &F,
     len: u64,
@@ -73,62 +77,110 @@ pub fn check_batches<F: DiskFile>(
     mut visit: impl FnMut(u64, &BatchHeader),
 ) -> io::Result<Option<Bad>> {
     let (mut lowest, mut epoch) = (first, -1);
+    let mut held_back: Option<(u64, BatchHeader, bool)> = None;
     let mut chunk = Vec::new();
     let mut chunk_at = 0;
     let mut position = 0;
     while position < len {
         let left = len - position;
-        let bad = |incomplete, reason: String| Ok(Some(Bad { position, incomplete, reason }));
         let mut bytes = chunk.get(usize::try_from(position - chunk_at).unwrap_or(usize::MAX)..).unwrap_or_default();
         if bytes.len() < HEADER_BYTES && (bytes.len() as u64) < left {
             read_chunk(file, &mut chunk, CHECKED_CHUNK_BYTES, position, left)?;
             chunk_at = position;
             bytes = &chunk;
         }
-        let header = match BatchHeader::parse(bytes) {
-            Ok(header) => header,
-            // The end of the file. Zeros there are no write that was cut short, unless there are so few of them that they
-            // are the leading zeros of a base offset and a length.
-            Err(error) => {
-                let cut_short = left < HEADER_BYTES as u64 && (left < LOG_OVERHEAD_BYTES as u64 || !is_zero(bytes));
-                return bad(cut_short, error.to_string());
-            }
-        };
-        let total = header.total_bytes();
-        if total as u64 > left {
-            return bad(true, format!("a batch of {total} bytes, but only {left} are there"));
-        }
-        if bytes.len() < total {
-            read_chunk(file, &mut chunk, CHECKED_CHUNK_BYTES.max(total), position, left)?;
+        if let Ok(header) = BatchHeader::parse(bytes)
+            && bytes.len() < header.total_bytes()
+            && header.total_bytes() as u64 <= left
+        {
+            read_chunk(file, &mut chunk, CHECKED_CHUNK_BYTES.max(header.total_bytes()), position, left)?;
             chunk_at = position;
             bytes = &chunk;
         }
-        let Some(batch) = bytes.get(..total) else {
-            return bad(false, "the file is shorter than it said".to_owned());
+        let header = match check_batch(bytes, left, last_max) {
+            Ok(header) if header.base_offset < lowest => {
+                Err((false, false, format!("it begins at offset {}, below {lowest}", header.base_offset)))
+            }
+            Ok(header) if header.leader_epoch < epoch => {
+                let reason = format!("leader epoch {} behind a batch of epoch {epoch}", header.leader_epoch);
+                Err((header.base_offset == lowest, false, reason))
+            }
+            Ok(header) => Ok(header),
+            Err((incomplete, reason)) => Err((false, incomplete, reason)),
         };
-        let crc = crc_fast::crc32_iscsi(&batch[CRC_FROM..]);
-        if crc != header.crc {
-            return bad(false, format!("CRC-32C is {crc:#010x}, the header says {:#010x}", header.crc));
+        let before = held_back.take();
+        let header = match header {
+            Ok(header) => header,
+            Err((epoch_denied, incomplete, reason)) => {
+                return Ok(Some(match before {
+                    Some((position, _, gap)) if gap || epoch_denied => Bad {
+                        position,
+                        incomplete: false,
+                        reason: format!("what comes behind it is no proof of it: {reason}"),
+                    },
+                    before => {
+                        if let Some((position, header, _)) = before {
+                            visit(position, &header);
+                        }
+                        Bad { position, incomplete, reason }
+                    }
+                }));
+            }
+        };
+        if let Some((position, header, _)) = before {
+            visit(position, &header);
         }
-        let last = header.base_offset.checked_add(i64::from(header.last_offset_delta));
-        if header.base_offset < lowest || header.last_offset_delta < 0 || last.is_none_or(|last| last > last_max) {
-            let delta = header.last_offset_delta;
-            let text = format!("offsets {} + {delta} are not within {lowest}..={last_max}", header.base_offset);
-            return bad(false, text);
+        let gap = header.base_offset > lowest;
+        if gap || header.leader_epoch > epoch {
+            held_back = Some((position, header, gap));
+        } else {
+            visit(position, &header);
         }
-        if header.leader_epoch < epoch {
-            return bad(false, format!("leader epoch {} behind a batch of epoch {epoch}", header.leader_epoch));
-        }
-        visit(position, &header);
         epoch = header.leader_epoch;
         lowest = header.next_offset().0;
-        position += total as u64;
+        position += header.total_bytes() as u64;
     }
-    Ok(None)
+    match held_back {
+        Some((position, header, true)) => {
+            let reason = format!("it is the last one, and leaves a gap before offset {}", header.base_offset);
+            Ok(Some(Bad { position, incomplete: false, reason }))
+        }
+        Some((position, header, false)) => {
+            visit(position, &header);
+            Ok(None)
+        }
+        None => Ok(None),
+    }
+}
+
+/// The header of the batch at the beginning of `bytes`, of which `left` are in the file; or whether it is no more than the
+/// first part of one, and what is wrong with it.
+fn check_batch(bytes: &[u8], left: u64, last_max: i64) -> Result<BatchHeader, (bool, String)> {
+    let header = BatchHeader::parse(bytes).map_err(|error| {
+        // The end of the file. Zeros there are no write that was cut short, unless there are so few of them that they are the
+        // leading zeros of a base offset and a length.
+        let cut_short = left < HEADER_BYTES as u64 && (left < LOG_OVERHEAD_BYTES as u64 || !is_zero(bytes));
+        (cut_short, error.to_string())
+    })?;
+    let total = header.total_bytes();
+    if total as u64 > left {
+        return Err((true, format!("a batch of {total} bytes, but only {left} are there")));
+    }
+    let batch = bytes.get(..total).ok_or_else(|| (false, "the file is shorter than it said".to_owned()))?;
+    let crc = crc_fast::crc32_iscsi(&batch[CRC_FROM..]);
+    if crc != header.crc {
+        return Err((false, format!("CRC-32C is {crc:#010x}, the header says {:#010x}", header.crc)));
+    }
+    let last = header.base_offset.checked_add(i64::from(header.last_offset_delta));
+    if header.last_offset_delta < 0 || last.is_none_or(|last| last > last_max) {
+        let (base, delta) = (header.base_offset, header.last_offset_delta);
+        return Err((false, format!("offsets {base} + {delta} are not up to {last_max}")));
+    }
+    Ok(header)
 }
 
 /// The CRC covers everything from the attributes on (R31).
-const CRC_FROM: usize = 21;
+pub const CRC_FROM: usize = 21;
 
 fn read_chunk<F: DiskFile>(file: &F, chunk: &mut Vec<u8>, bytes: usize, position: u64, left: u64) -> io::Result<()> {
     chunk.clear();

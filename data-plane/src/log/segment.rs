@@ -124,6 +124,7 @@ impl<D: Disk> Segment<D> {
             interval,
             max,
             index: OnceLock::from(index),
+            rebuilt: OnceLock::new(),
         });
         self.index = SegmentIndex::Closed(Arc::clone(&closed));
         Some(closed)
@@ -145,7 +146,10 @@ impl<D: Disk> Segment<D> {
         let index = OnceLock::new();
         let times = disk.read(&log.join(file_name(base, "timeindex"))).unwrap_or_default();
         let mut max = SparseIndex::max_timestamp_of_file(base, &times);
-        if max.is_none() && size > 0 {
+        let offsets = disk.read(&log.join(file_name(base, "index"))).unwrap_or_default();
+        let found = SparseIndex::decode(&offsets, &times, size);
+        // Retention goes by it: a wrong one would take a segment away.
+        if size > 0 && !max.map_or(Ok(false), |max| is_largest(&*file, &found, base, size, max))? {
             let (rebuilt, rebuilt_max) = build(&*file, base, size, interval)?;
             max = rebuilt_max;
             let _ = index.set(rebuilt);
@@ -159,6 +163,7 @@ impl<D: Disk> Segment<D> {
             interval,
             max,
             index,
+            rebuilt: OnceLock::new(),
         };
         Ok(Self {
             base,
@@ -196,11 +201,81 @@ fn build<F: DiskFile>(
 ) -> io::Result<(SparseIndex, Option<MaxTimestamp>)> {
     let mut builder = IndexBuilder::default();
     let mut scan = HeaderScan::new(file, 0, u64::from(size));
-    while let Some((position, header)) = scan.next()? {
-        builder.note(base, &header, position as u32, interval);
+    loop {
+        match scan.next() {
+            Ok(Some((position, header))) => builder.note(base, &header, position as u32, interval),
+            Ok(None) => break,
+            // Whoever reads there is told; the batches before are still found.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => break,
+            Err(error) => return Err(error),
+        }
     }
     let max = builder.max_timestamp();
     Ok((builder.finish(base), max))
+}
+
+/// Whether a batch whose last offset is `last` begins at `position`.
+pub fn is_batch_at<F: DiskFile>(file: &F, position: u32, size: u32, last: Offset) -> io::Result<bool> {
+    match HeaderScan::new(file, u64::from(position), u64::from(size)).next() {
+        Ok(found) => Ok(found.is_some_and(|(_, header)| header.next_offset() == last.plus(1))),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the batch that ends with `max.last` has the largest timestamp that an index says of it.
+pub fn is_largest_of_its_batch<F: DiskFile>(
+    file: &F,
+    index: &SparseIndex,
+    base: Offset,
+    size: u32,
+    max: MaxTimestamp,
+) -> io::Result<bool> {
+    let from = match index.floor_entry(base, max.last) {
+        Some((last, position)) if is_batch_at(file, position, size, last)? => position,
+        _ => 0,
+    };
+    let mut scan = HeaderScan::new(file, u64::from(from), u64::from(size));
+    loop {
+        match scan.next() {
+            Ok(Some((_, header))) if header.next_offset() <= max.last => {}
+            Ok(Some((_, header))) => {
+                return Ok(header.next_offset() == max.last.plus(1) && header.max_timestamp == max.timestamp.0);
+            }
+            Ok(None) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The same, and no batch behind it has a larger one: an index may have been cut.
+fn is_largest<F: DiskFile>(
+    file: &F,
+    index: &SparseIndex,
+    base: Offset,
+    size: u32,
+    max: MaxTimestamp,
+) -> io::Result<bool> {
+    if !is_largest_of_its_batch(file, index, base, size, max)? {
+        return Ok(false);
+    }
+    let from = match index.floor_entry(base, max.last) {
+        Some((last, position)) if is_batch_at(file, position, size, last)? => position,
+        _ => 0,
+    };
+    let mut scan = HeaderScan::new(file, u64::from(from), u64::from(size));
+    loop {
+        match scan.next() {
+            Ok(Some((_, header))) if header.next_offset() > max.last && header.max_timestamp > max.timestamp.0 => {
+                return Ok(false);
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(true),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// The index of a segment that does not change any more: read when it is first asked for, built anew where it is lost.
@@ -213,12 +288,14 @@ pub struct ClosedIndex<D: Disk> {
     interval: u32,
     max: Option<MaxTimestamp>,
     index: OnceLock<SparseIndex>,
+    /// In its place once an entry was found to be wrong.
+    rebuilt: OnceLock<SparseIndex>,
 }
 
 impl<D: Disk> ClosedIndex<D> {
     /// The index. May read the disk; an error only where the segment itself cannot be read (R270).
     pub fn get(&self) -> io::Result<&SparseIndex> {
-        if let Some(index) = self.index.get() {
+        if let Some(index) = self.rebuilt.get().or_else(|| self.index.get()) {
             return Ok(index);
         }
         let read = |ending| self.disk.read(&self.log.join(file_name(self.base, ending)));
@@ -227,6 +304,32 @@ impl<D: Disk> ClosedIndex<D> {
             _ => build(&*self.file, self.base, self.size, self.interval)?.0,
         };
         Ok(self.index.get_or_init(|| index))
+    }
+
+    /// The position of a batch at or before the one that holds `offset`. The entry it goes by is compared with its batch: an
+    /// index that has rotted is built anew (R270).
+    pub fn floor(&self, offset: Offset) -> io::Result<u32> {
+        match self.get()?.floor_entry(self.base, offset) {
+            None => Ok(0),
+            Some((last, position)) if is_batch_at(&*self.file, position, self.size, last)? => Ok(position),
+            Some(_) => Ok(self.rebuild()?.floor(self.base, offset)),
+        }
+    }
+
+    /// An offset before which every record is older than `at`; checked in the same way.
+    pub fn floor_of_time(&self, at: Timestamp) -> io::Result<Offset> {
+        let index = self.get()?;
+        match index.floor_entry_of_time(self.base, at) {
+            None => Ok(self.base),
+            Some(max) if is_largest_of_its_batch(&*self.file, index, self.base, self.size, max)? => Ok(max.last),
+            Some(_) => Ok(self.rebuild()?.floor_of_time(self.base, at)),
+        }
+    }
+
+    /// Puts another index in the place of one that is wrong.
+    fn rebuild(&self) -> io::Result<&SparseIndex> {
+        let (rebuilt, _) = build(&*self.file, self.base, self.size, self.interval)?;
+        Ok(self.rebuilt.get_or_init(|| rebuilt))
     }
 
     /// Writes both index files and syncs them.

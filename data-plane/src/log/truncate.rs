@@ -56,13 +56,20 @@ impl<D: Disk> Log<D> {
         self.remove_segments_from(kept + 1)?;
         let segment = &mut self.segments[kept];
         let base = segment.base;
-        let mut index = match &mut segment.index {
-            SegmentIndex::Growing(builder) => std::mem::take(builder).into_index(),
-            SegmentIndex::Closed(closed) => closed.get()?.clone(),
+        let (mut index, floor) = match &mut segment.index {
+            SegmentIndex::Growing(builder) => {
+                let index = std::mem::take(builder).into_index();
+                let floor = index.floor(base, to);
+                (index, floor)
+            }
+            SegmentIndex::Closed(closed) => {
+                let floor = closed.floor(to)?;
+                (closed.get()?.clone(), floor)
+            }
         };
         let mut cut_at = segment.size;
         let mut end = to;
-        let mut scan = HeaderScan::new(&*segment.file, u64::from(index.floor(base, to)), u64::from(segment.size));
+        let mut scan = HeaderScan::new(&*segment.file, u64::from(floor), u64::from(segment.size));
         while let Some((position, header)) = scan.next()? {
             if header.next_offset() > to {
                 cut_at = position as u32;

@@ -1,5 +1,7 @@
 //! Reading: fetches of followers and consumers, searches for offsets and epochs.
 
+use std::io;
+
 use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::{Offset, Timestamp};
 
@@ -160,8 +162,13 @@ impl<D: Disk> Replica<D> {
             OffsetSpec::Latest => may_tell_the_end().map(|()| at(Some(bound), view.epochs.latest())),
             OffsetSpec::Earliest => Ok(at(Some(view.start), view.epochs.epoch_at(view.start))),
             OffsetSpec::LatestTiered => Ok(at(None, None)),
-            OffsetSpec::MaxTimestamp => hit_below(bound, self.log.max_timestamp()?, may_tell_the_end),
-            OffsetSpec::AtOrAfter(time) => hit_below(bound, self.log.offset_for_timestamp(time)?, may_tell_the_end),
+            OffsetSpec::MaxTimestamp => {
+                legible(self.log.max_timestamp())?.and_then(|hit| hit_below(bound, hit, may_tell_the_end))
+            }
+            OffsetSpec::AtOrAfter(time) => {
+                let hit = legible(self.log.offset_for_timestamp(time))?;
+                hit.and_then(|hit| hit_below(bound, hit, may_tell_the_end))
+            }
         };
         Ok(listed.map_or_else(ReplicaReply::Refused, ReplicaReply::ListedOffset))
     }
@@ -174,6 +181,16 @@ impl<D: Disk> Replica<D> {
         }
         let view = self.log.view();
         ReplicaReply::EpochEnd(ask.epoch.and_then(|epoch| view.epochs.end_of(epoch, view.end)))
+    }
+}
+
+/// A damaged batch on the way is told to whoever asked; it is no reason to take the whole replica away.
+fn legible<T>(found: io::Result<T>) -> io::Result<Result<T, Refusal>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Ok(Err(Refusal::CorruptBatch { why: error.to_string() }))
+        }
+        found => found.map(Ok),
     }
 }
 

@@ -1,6 +1,7 @@
 //! One fetch request on its way: asks the partitions, waits for news if it must, reads what was granted and answers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -214,7 +215,7 @@ impl Outcome {
     fn tell(self, image: &MetadataImage, version: i16, index: i32) -> FetchedPartition {
         let mut partition = FetchedPartition::new(index, ErrorCode::None);
         match self {
-            Self::Granted(_, grant) => {
+            Self::Granted(at, grant) => {
                 partition.high_watermark = Some(grant.high_watermark);
                 partition.last_stable_offset = Some(grant.last_stable_offset);
                 partition.log_start_offset = Some(grant.log_start);
@@ -225,8 +226,11 @@ impl Outcome {
                     }
                     Some(Ok(records)) => partition.records = records,
                     Some(Err(error)) => {
-                        tracing::error!(index, %error, "cannot read records that the log says it holds");
-                        return FetchedPartition::new(index, ErrorCode::KafkaStorageError);
+                        let topic = image.topics.get(&at.topic).map_or("", |topic| &topic.name);
+                        tracing::error!(topic, index, %error, "cannot read records that the log says it holds");
+                        let damaged = error.kind() == io::ErrorKind::InvalidData;
+                        let code = if damaged { ErrorCode::CorruptMessage } else { ErrorCode::KafkaStorageError };
+                        return FetchedPartition::new(index, code);
                     }
                 }
             }

@@ -43,6 +43,8 @@ pub struct Previous {
     pub fresh: bool,
     /// For the log line: why nothing is proved.
     pub doubt: Option<String>,
+    /// Checkpoints that cannot be read; what they said is made up for where that is possible, else it is gone.
+    pub damaged: Vec<&'static str>,
 }
 
 impl Previous {

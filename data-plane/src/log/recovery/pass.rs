@@ -13,7 +13,7 @@ use super::super::LogSettings;
 use super::super::index::{IndexBuilder, SparseIndex};
 use super::super::log_dir::Marks;
 use super::super::scan::{self, HeaderScan};
-use super::super::segment::{ClosedIndex, Segment, SegmentIndex, file_name, length};
+use super::super::segment::{ClosedIndex, Segment, SegmentIndex, file_name, is_largest_of_its_batch, length};
 use super::files::Files;
 use super::{Cut, Parts, RecoveryReport, newest_snapshot, next_position, replay_producers, segment_of};
 use crate::disk::{Disk, DiskFile};
@@ -59,6 +59,16 @@ impl<D: Disk> Recovery<'_, D> {
                 opened
             }
         };
+        let epochs = match epochs {
+            Some(history) if !self.is_history_of(&history, &segments, end)? => None,
+            epochs => epochs,
+        };
+        let start_doubted = clean && self.start_is_doubtful(epochs.as_ref(), segments[0].base, end);
+        if start_doubted {
+            // Of two that do not agree, the one that hides no record.
+            let in_history = epochs.as_ref().and_then(|history| history.entries().first()).map(|first| first.start);
+            self.marks.start = in_history.unwrap_or_default().min(self.marks.start);
+        }
         let emptied = end < self.marks.start;
         if emptied {
             (segments, end) = self.start_over(segments)?;
@@ -77,6 +87,7 @@ impl<D: Disk> Recovery<'_, D> {
             bytes_scanned,
             cut,
             emptied,
+            start_doubted,
             start,
             end,
             watermark_checkpoint: self.marks.watermark,
@@ -106,7 +117,10 @@ impl<D: Disk> Recovery<'_, D> {
         let file = self.disk.open(&self.path.join(file_name(base, "log")))?;
         let size = length(&file)?;
         let read = |ending| self.disk.read(&self.path.join(file_name(base, ending))).unwrap_or_default();
-        let index = SparseIndex::decode(&read("index"), &read("timeindex"), size);
+        let mut index = SparseIndex::decode(&read("index"), &read("timeindex"), size);
+        if !index.max_timestamp(base).map_or(Ok(true), |max| is_largest_of_its_batch(&file, &index, base, size, max))? {
+            index = SparseIndex::default();
+        }
         let (mut builder, from) = IndexBuilder::resume(index, base);
         let mut end = base;
         let mut scan = HeaderScan::new(&file, u64::from(from), u64::from(size));
@@ -267,6 +281,52 @@ impl<D: Disk> Recovery<'_, D> {
         let file = self.disk.create(&self.path.join(file_name(start, "log")))?;
         self.disk.sync_dir(self.path)?;
         Ok((vec![Segment::empty(start, file, 0, self.now)], start))
+    }
+
+    /// Whether what is stored of epochs is what the batches say, as far as it was synced: each entry begins with a batch of
+    /// its epoch. A history that has rotted would cut a log at the wrong place (R158).
+    fn is_history_of(&self, history: &EpochHistory, segments: &[Segment<D>], end: Offset) -> io::Result<bool> {
+        let first = segments[0].base;
+        let synced = self.marks.recovery_point.max(first).min(end);
+        let until = if self.marks.clean { end } else { synced };
+        // The file may not know yet that older segments were deleted.
+        let mut history = history.clone();
+        history.truncate_from_start(first);
+        for (number, entry) in history.entries().iter().enumerate().filter(|(_, entry)| entry.start < until) {
+            let segment = &segments[segment_of(segments, entry.start)];
+            let from = match &segment.index {
+                SegmentIndex::Closed(closed) => closed.floor(entry.start)?,
+                SegmentIndex::Growing(builder) => builder.index().floor(segment.base, entry.start),
+            };
+            let mut scan = HeaderScan::new(&*segment.file, u64::from(from), u64::from(segment.size));
+            let header = loop {
+                match scan.next() {
+                    Ok(Some((_, header))) if header.next_offset() <= entry.start => {}
+                    Ok(found) => break found.map(|(_, header)| header),
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => break None,
+                    Err(error) => return Err(error),
+                }
+            };
+            // The first one may begin inside a batch, where the log does.
+            let begins = header.is_some_and(|header| {
+                header.leader_epoch == entry.epoch.0 && (number == 0 || header.base_offset == entry.start.0)
+            });
+            if !begins {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// After a clean stop the checkpoint of the start and the history of epochs say the same of where the log begins.
+    fn start_is_doubtful(&self, history: Option<&EpochHistory>, base: Offset, end: Offset) -> bool {
+        let start = self.marks.start.max(base);
+        let first_missing = self.marks.start > Offset::ZERO && self.marks.start < base;
+        first_missing
+            || match history.and_then(|history| history.entries().first()) {
+                Some(first) => first.start != start && first.start < end,
+                None => start > end,
+            }
     }
 
     /// The stored history, without what is not covered by the log (R23) and, after a stop that was not clean, without what
