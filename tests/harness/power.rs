@@ -68,7 +68,7 @@ pub fn write(volume: &Path, boot: &str, seed: u64) -> std::io::Result<()> {
     };
     let metadata = volume.join(METADATA);
     let of_metadata = std::thread::spawn(move || {
-        let mut say = say(OF_METADATA);
+        let say = say(OF_METADATA);
         storage_trial::write(&metadata, &mut |what, number| say(&format!("{what} {number}")))
     });
     log::write(&volume.join(LOG), boot, seed, &mut say(OF_LOG))?;
