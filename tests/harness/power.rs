@@ -49,6 +49,16 @@ impl Told {
         }
     }
 
+    /// Takes a line that may have been said after the power went: what it promises does not count – an abort of the journal lets
+    /// an fsync that waits for it return as if it were done – but what it was about to do does.
+    fn note_late(&mut self, line: &str) {
+        if let Some(line) = line.strip_prefix(OF_LOG)
+            && (line.starts_with("wrote") || line.starts_with("cut"))
+        {
+            self.log.note(line);
+        }
+    }
+
     fn both_acked(&self) -> bool {
         self.acks >> 32 > 0 && self.acks & u64::from(u32::MAX) > 0
     }
@@ -144,6 +154,13 @@ impl Writer {
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.said.iter().for_each(|line| told.note(&line));
+    }
+
+    /// The same, where power went before: only what was heard by then is promised.
+    pub fn kill_without_power(&mut self, told: &mut Told) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.said.iter().for_each(|line| told.note_late(&line));
     }
 }
 

@@ -38,6 +38,9 @@ struct Run {
     /// Moments, kinds of cut and writers follow from it.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Only cuts by a copy of the image, with the writer stopped: none in the middle of a call.
+    #[arg(long)]
+    copied_only: bool,
     /// Leave out the control without the barrier.
     #[arg(long)]
     no_control: bool,
@@ -106,7 +109,10 @@ fn run(arguments: &Run) -> ExitCode {
             kept = None;
         }
         let (volume, told) = kept.take().unwrap_or_else(|| (Volume::make(home.path(), VOLUME_BYTES), Told::default()));
-        let moment = Moment::draw(&mut rng);
+        let mut moment = Moment::draw(&mut rng);
+        if arguments.copied_only {
+            moment.cut = Cut::Copied;
+        }
         let (volume, told, outcome) = cut(volume, told, moment, number, Barrier::Kept, home.path());
         for (what, fault) in [("metadata", &outcome.metadata), ("log", &outcome.log)] {
             if let Some(fault) = fault {
@@ -215,14 +221,16 @@ fn cut(
     let copy = match moment.cut {
         Cut::Copied => {
             writer.freeze();
-            Some(volume.copy())
+            let copy = volume.copy();
+            writer.kill(&mut told);
+            copy
         }
         Cut::Shutdown => {
             volume.shut_down();
-            None
+            writer.kill_without_power(&mut told);
+            volume.copy()
         }
     };
-    writer.kill(&mut told);
     let volume = volume.after(copy);
 
     let metadata = &told.metadata;

@@ -19,6 +19,8 @@ use rand::{Rng, SeedableRng};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 const PRODUCER: ProducerId = ProducerId(9);
+/// Records of one batch.
+const RECORDS_MAX: i64 = 3;
 
 /// What a writer said: its lines are words and numbers.
 #[derive(Debug, Clone, Default)]
@@ -46,10 +48,7 @@ impl Told {
                 }
             }
             // "cut OFFSET", before it does.
-            "cut" => {
-                self.acked = self.acked.min(number());
-                self.forget_from(self.acked);
-            }
+            "cut" => self.acked = self.acked.min(number()),
             "acked" => self.acked = number(),
             "start" => self.start = number(),
             _ => {}
@@ -177,7 +176,7 @@ pub fn write(path: &Path, boot: &str, seed: u64, say: &mut dyn FnMut(&str)) -> i
 
 impl Life<'_> {
     fn append(&mut self) -> io::Result<()> {
-        let (base, count) = (self.log.view().end.0, self.rng.random_range(1..4));
+        let (base, count) = (self.log.view().end.0, self.rng.random_range(1..=RECORDS_MAX));
         (self.say)(&format!("wrote {base} {}", self.epoch));
         self.log.append_as_leader(&batch(base, self.epoch, count), LeaderEpoch(self.epoch), NOW)?;
         Ok(())
@@ -214,8 +213,9 @@ impl Life<'_> {
 
     /// Truncates, as a follower that finds that it diverged; what comes next is of another epoch.
     fn cut_to(&mut self, to: i64) -> io::Result<()> {
-        // At or below its start the log is emptied, with what still lies below.
-        (self.say)(&format!("cut {}", if to <= self.log.view().start.0 { 0 } else { to }));
+        // At or below its start the log is emptied, with what still lies below; a batch goes whole.
+        let kept = if to <= self.log.view().start.0 { 0 } else { (to - RECORDS_MAX + 1).max(0) };
+        (self.say)(&format!("cut {kept}"));
         self.log.truncate_to(Offset(to))?;
         self.epoch += 1;
         Ok(())

@@ -60,13 +60,12 @@ impl Volume {
         must(Command::new("perl").args(["-e", SHUT_DOWN]).arg(&self.mounted));
     }
 
-    /// The same volume when power is back: from a copy, or from what is left after a shutdown. The journal is replayed.
-    pub fn after(self, copy: Option<PathBuf>) -> Self {
+    /// The volume when power is back, from a copy of what had reached the device: the journal is replayed. Never the same image
+    /// again: whoever still holds the old mount would share its memory.
+    pub fn after(self, copy: PathBuf) -> Self {
         let (image, mounted) = (self.image.clone(), self.mounted.clone());
         drop(self);
-        if let Some(copy) = copy {
-            fs::rename(copy, &image).expect("a copy replaces its original");
-        }
+        fs::rename(copy, &image).expect("a copy replaces its original");
         Self::mount(image, mounted)
     }
 }
