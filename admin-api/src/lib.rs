@@ -5,18 +5,19 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::HeaderValue;
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use highwater_data::Loggers;
 use highwater_quorum::body::in_one_piece;
 use highwater_quorum::image::events::EventId;
 use highwater_quorum::status::QuorumRole;
-use highwater_quorum::{NodeSettings, QuorumClient};
+use highwater_quorum::{ImageVersion, NodeSettings, QuorumClient};
 use highwater_wire::BrokerId;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::runtime::Handle;
@@ -105,6 +106,8 @@ pub struct Shared {
     pub(crate) rates: rates::CatchUp,
     pub(crate) changes: changes::ChangeCounts,
     pub(crate) started: Instant,
+    /// This node has held all that was committed, at some time since it started.
+    caught_up: AtomicBool,
     closing: tokio::sync::watch::Sender<bool>,
 }
 
@@ -139,6 +142,7 @@ impl AdminState {
             rates: rates::CatchUp::default(),
             changes,
             started: Instant::now(),
+            caught_up: AtomicBool::new(false),
             closing: tokio::sync::watch::channel(false).0,
         })))
     }
@@ -177,6 +181,17 @@ impl AdminState {
         self.closing.subscribe()
     }
 
+    /// Whether what the metadata of version `seen` do not hold does not exist. A node that has just started may lack what
+    /// was acknowledged before: it asks the quorum once.
+    async fn holds_all(&self, seen: ImageVersion) -> bool {
+        if self.caught_up.load(Ordering::Relaxed) {
+            return true;
+        }
+        let Ok(image) = self.quorum.linearizable(CATCH_UP).await else { return false };
+        self.caught_up.store(true, Ordering::Relaxed);
+        image.version == seen
+    }
+
     /// How old the metadata here may be: since a leader was last heard, or since the start when none ever was.
     pub(crate) fn metadata_age_ms(&self) -> u64 {
         let status = self.quorum.status();
@@ -203,25 +218,34 @@ pub fn router(admin: AdminState) -> Router {
         .with_state(admin)
 }
 
+/// How long a node that has just started looks for what it may lack, before it says that something does not exist.
+const CATCH_UP: Duration = Duration::from_secs(2);
+/// What a path is called that nothing answers to.
+const NO_ROUTE: &str = "unknown";
 /// The largest body of a request, in bytes.
 const BODY_BYTES_MAX: usize = 2 << 20;
 
 /// Around every request: its id, the body of an error, and the count.
-async fn around(State(_): State<AdminState>, mut request: Request, next: Next) -> Response {
+async fn around(State(admin): State<AdminState>, mut request: Request, next: Next) -> Response {
     let given = request.headers().get("x-request-id").filter(|id| id.len() <= 200).and_then(|id| id.to_str().ok());
     let request_id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
-    let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str).to_owned();
+    let route = request.extensions().get::<MatchedPath>().map_or(NO_ROUTE, MatchedPath::as_str).to_owned();
     let began = Instant::now();
+    let seen = admin.quorum.image().version;
     let path = respond::FullPath(request.uri().path().to_owned());
     request.extensions_mut().insert(path);
     let mut response = match in_one_piece(request, BODY_BYTES_MAX).await {
         Ok(request) => next.run(request).await,
         Err(fault) => ApiError::of_body(&fault).into_response(),
     };
-    let error = match response.extensions_mut().remove::<ApiError>() {
+    let mut error = match response.extensions_mut().remove::<ApiError>() {
         Some(error) => Some(error),
         None => ApiError::of_the_framework(&mut response).await,
     };
+    if response.status() == StatusCode::NOT_FOUND && route != NO_ROUTE && !admin.holds_all(seen).await {
+        let why = "this node has just started and does not hold all metadata yet: ask again, or another node";
+        error = Some(ApiError::metadata_too_old(why));
+    }
     if let Some(error) = error {
         response =
             respond::plain(error.status, &error.body(&request_id)).unwrap_or_else(|_| error.status.into_response());

@@ -244,10 +244,18 @@ fn common_failures(route: &Route) -> impl Iterator<Item = (u16, u32, &'static st
         (route.is_below_cluster(), (404, 404, "no such cluster, or no such thing in it")),
         (unknown_topic, (404, 40403, "no such topic or partition")),
         (route.path.starts_with("/v3"), (503, 50310, "no raft leader, or no cluster is formed yet")),
-        (route.path.starts_with("/v3"), (503, 50311, "min_metadata_offset was not reached in time")),
+        (
+            route.path.starts_with("/v3"),
+            (
+                503,
+                50311,
+                "min_metadata_offset was not reached in time, or this node has just started and does not hold all metadata yet",
+            ),
+        ),
         (writes, (503, 50302, "this node is stopping")),
         (writes, (500, 50003, "it may or may not have been done: read, then repeat")),
         (writes, (400, 40002, "Kafka's rules refuse it; details.kafka_error says which")),
+        (route.sent.is_some(), (413, 413, "the body is larger than 2 MiB")),
         (route.sent.is_some(), (415, 415, "the body is not sent as JSON")),
         (route.sent.is_some(), (422, 42206, "JSON, but not of a shape or with values that mean something here")),
     ];

@@ -93,8 +93,11 @@ impl<D: Disk> Replica<D> {
         if start == self.deletes.saved_start || self.deletes.saving || !self.log.is_settled() {
             return;
         }
-        if start < self.deletes.saved_start || start == self.log.first_base() {
-            // Below: cut back to where the leader's log starts.
+        // Below: cut back to where the leader's log starts.
+        self.deletes.saved_start = start.min(self.deletes.saved_start);
+        // Of an emptied log the first batch to come may begin below: the leader's log start may lie within it.
+        let lies_at_its_file = start == self.log.first_base() && start < self.log.view().end;
+        if lies_at_its_file || start == Offset::ZERO {
             self.deletes.saved_start = start;
         } else {
             self.deletes.saving = true;
