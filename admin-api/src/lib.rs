@@ -108,6 +108,8 @@ pub struct Shared {
     pub(crate) started: Instant,
     /// This node has held all that was committed, at some time since it started.
     caught_up: AtomicBool,
+    /// … and somebody waits for that.
+    catching_up: AtomicBool,
     closing: tokio::sync::watch::Sender<bool>,
 }
 
@@ -143,6 +145,7 @@ impl AdminState {
             changes,
             started: Instant::now(),
             caught_up: AtomicBool::new(false),
+            catching_up: AtomicBool::new(false),
             closing: tokio::sync::watch::channel(false).0,
         })))
     }
@@ -181,15 +184,24 @@ impl AdminState {
         self.closing.subscribe()
     }
 
-    /// Whether what the metadata of version `seen` do not hold does not exist. A node that has just started may lack what
-    /// was acknowledged before: it asks the quorum once.
-    async fn holds_all(&self, seen: ImageVersion) -> bool {
-        if self.caught_up.load(Ordering::Relaxed) {
-            return true;
+    /// Whether this node has held all that was committed, at some time since it started: before that it may lack what was
+    /// acknowledged. The first request begins to find out.
+    fn has_caught_up(&self) -> bool {
+        if !self.catching_up.swap(true, Ordering::Relaxed) {
+            let admin = self.clone();
+            tokio::spawn(async move {
+                while admin.quorum.linearizable(CATCH_UP).await.is_err() {
+                    tokio::time::sleep(CATCH_UP_AGAIN).await;
+                }
+                admin.caught_up.store(true, Ordering::Release);
+            });
         }
-        let Ok(image) = self.quorum.linearizable(CATCH_UP).await else { return false };
-        self.caught_up.store(true, Ordering::Relaxed);
-        image.version == seen
+        self.caught_up.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing is committed beyond the metadata of version `seen`.
+    async fn is_newest(&self, seen: ImageVersion) -> bool {
+        self.quorum.linearizable(CATCH_UP).await.is_ok_and(|image| image.version == seen)
     }
 
     /// How old the metadata here may be: since a leader was last heard, or since the start when none ever was.
@@ -220,6 +232,8 @@ pub fn router(admin: AdminState) -> Router {
 
 /// How long a node that has just started looks for what it may lack, before it says that something does not exist.
 const CATCH_UP: Duration = Duration::from_secs(2);
+/// The pause after it could not.
+const CATCH_UP_AGAIN: Duration = Duration::from_millis(100);
 /// What a path is called that nothing answers to.
 const NO_ROUTE: &str = "unknown";
 /// The largest body of a request, in bytes.
@@ -231,7 +245,7 @@ async fn around(State(admin): State<AdminState>, mut request: Request, next: Nex
     let request_id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
     let route = request.extensions().get::<MatchedPath>().map_or(NO_ROUTE, MatchedPath::as_str).to_owned();
     let began = Instant::now();
-    let seen = admin.quorum.image().version;
+    let (holds_all, seen) = (admin.has_caught_up(), admin.quorum.image().version);
     let path = respond::FullPath(request.uri().path().to_owned());
     request.extensions_mut().insert(path);
     let mut response = match in_one_piece(request, BODY_BYTES_MAX).await {
@@ -242,7 +256,7 @@ async fn around(State(admin): State<AdminState>, mut request: Request, next: Nex
         Some(error) => Some(error),
         None => ApiError::of_the_framework(&mut response).await,
     };
-    if response.status() == StatusCode::NOT_FOUND && route != NO_ROUTE && !admin.holds_all(seen).await {
+    if response.status() == StatusCode::NOT_FOUND && route != NO_ROUTE && !holds_all && !admin.is_newest(seen).await {
         let why = "this node has just started and does not hold all metadata yet: ask again, or another node";
         error = Some(ApiError::metadata_too_old(why));
     }
