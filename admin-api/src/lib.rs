@@ -5,7 +5,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -106,10 +105,6 @@ pub struct Shared {
     pub(crate) rates: rates::CatchUp,
     pub(crate) changes: changes::ChangeCounts,
     pub(crate) started: Instant,
-    /// This node has held all that was committed, at some time since it started.
-    caught_up: AtomicBool,
-    /// … and somebody waits for that.
-    catching_up: AtomicBool,
     closing: tokio::sync::watch::Sender<bool>,
 }
 
@@ -144,8 +139,6 @@ impl AdminState {
             rates: rates::CatchUp::default(),
             changes,
             started: Instant::now(),
-            caught_up: AtomicBool::new(false),
-            catching_up: AtomicBool::new(false),
             closing: tokio::sync::watch::channel(false).0,
         })))
     }
@@ -184,21 +177,6 @@ impl AdminState {
         self.closing.subscribe()
     }
 
-    /// Whether this node has held all that was committed, at some time since it started: before that it may lack what was
-    /// acknowledged. The first request begins to find out.
-    fn has_caught_up(&self) -> bool {
-        if !self.catching_up.swap(true, Ordering::Relaxed) {
-            let admin = self.clone();
-            tokio::spawn(async move {
-                while admin.quorum.linearizable(CATCH_UP).await.is_err() {
-                    tokio::time::sleep(CATCH_UP_AGAIN).await;
-                }
-                admin.caught_up.store(true, Ordering::Release);
-            });
-        }
-        self.caught_up.load(Ordering::Acquire)
-    }
-
     /// Whether nothing is committed beyond the metadata of version `seen`.
     async fn is_newest(&self, seen: ImageVersion) -> bool {
         self.quorum.linearizable(CATCH_UP).await.is_ok_and(|image| image.version == seen)
@@ -232,8 +210,6 @@ pub fn router(admin: AdminState) -> Router {
 
 /// How long a node that has just started looks for what it may lack, before it says that something does not exist.
 const CATCH_UP: Duration = Duration::from_secs(2);
-/// The pause after it could not.
-const CATCH_UP_AGAIN: Duration = Duration::from_millis(100);
 /// What a path is called that nothing answers to.
 const NO_ROUTE: &str = "unknown";
 /// The largest body of a request, in bytes.
@@ -245,7 +221,7 @@ async fn around(State(admin): State<AdminState>, mut request: Request, next: Nex
     let request_id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
     let route = request.extensions().get::<MatchedPath>().map_or(NO_ROUTE, MatchedPath::as_str).to_owned();
     let began = Instant::now();
-    let (holds_all, seen) = (admin.has_caught_up(), admin.quorum.image().version);
+    let (holds_all, seen) = (admin.quorum.has_caught_up(), admin.quorum.image().version);
     let path = respond::FullPath(request.uri().path().to_owned());
     request.extensions_mut().insert(path);
     let mut response = match in_one_piece(request, BODY_BYTES_MAX).await {

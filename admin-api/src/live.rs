@@ -12,9 +12,33 @@ use highwater_wire::{BrokerId, TopicPartition};
 use serde::{Deserialize, Serialize};
 
 use crate::AdminState;
+use crate::error::ApiError;
+use crate::respond::Read;
 
 /// How long a read waits for other brokers (D4).
 pub const BUDGET: Duration = Duration::from_secs(2);
+
+/// What one broker tells, or (`-`) what all tell that answer. `known`: who may be asked, `of`: asks it.
+///
+/// # Errors
+/// There is no such broker, or it does not answer.
+pub async fn of_each<T, F>(
+    read: &Read,
+    broker: &str,
+    known: impl Fn(&str) -> Result<BrokerId, ApiError>,
+    of: impl Fn(BrokerId) -> F,
+) -> Result<Vec<(BrokerId, Vec<T>)>, ApiError>
+where
+    F: Future<Output = Result<Vec<T>, ApiError>>,
+{
+    if broker != "-" {
+        let id = known(broker)?;
+        return Ok(vec![(id, of(id).await?)]);
+    }
+    let of = &of;
+    let all = read.image.brokers.keys().map(|id| async move { Some((*id, of(*id).await.ok()?)) });
+    Ok(futures::future::join_all(all).await.into_iter().flatten().collect())
+}
 
 /// The replicas of this node, from the moment the data plane has started.
 #[derive(Clone, Default)]

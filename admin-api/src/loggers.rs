@@ -16,9 +16,9 @@ use serde_json::json;
 
 use crate::AdminState;
 use crate::error::ApiError;
-use crate::live::BUDGET;
+use crate::live::{BUDGET, of_each};
 use crate::query::LIST;
-use crate::respond::{Call, Links, Metadata, Read, Row, number_key, read_json};
+use crate::respond::{Call, Links, Metadata, read_json};
 use crate::routes::{self, Route};
 use crate::time::now_ms;
 
@@ -129,12 +129,14 @@ impl LevelChange {
             None => loggers.reset(&self.name).map_err(told)?,
             Some(level) => {
                 let until = self.ttl_s.map(|ttl_s| now_ms().saturating_add_unsigned(ttl_s.saturating_mul(1_000)));
-                let number = loggers.set(&self.name, level.into(), until.map(Timestamp)).map_err(told)?;
+                let choice = loggers.set(&self.name, level.into(), until.map(Timestamp)).map_err(told)?;
                 if let Some(ttl_s) = self.ttl_s {
                     let (loggers, name) = (loggers.clone(), self.name.clone());
                     tokio::spawn(async move {
-                        tokio::time::sleep(Duration::from_secs(ttl_s)).await;
-                        loggers.end(&name, number);
+                        tokio::select! {
+                            () = tokio::time::sleep(Duration::from_secs(ttl_s)) => loggers.end(&name, choice.number),
+                            _ = choice.over => {}
+                        }
                     });
                 }
             }
@@ -198,15 +200,9 @@ async fn list(
     call: Call,
 ) -> Result<Response, ApiError> {
     let read = call.read(&admin, &cluster, &[LIST, FILTERS]).await?;
-    let names = read.params.filter("name", None)?;
-    let mut rows = Vec::new();
-    for (id, told) in asked(&admin, &read, &broker).await? {
-        for logger in told.into_iter().filter(|logger| names.admits(&logger.name)) {
-            let key = [number_key(id.0), logger.name.clone()].join("\u{0}");
-            rows.push(Row::new(&[&key], LoggerBody::new(&read.links, id, logger)));
-        }
-    }
-    read.list("KafkaBrokerLoggerList", rows)
+    let told = of_each(&read, &broker, |broker| known(&admin, broker), |id| of(&admin, id)).await?;
+    let name = |logger: &LiveLogger| logger.name.clone();
+    read.list_by_broker("KafkaBrokerLoggerList", told, name, |id, logger| LoggerBody::new(&read.links, id, logger))
 }
 
 /// `GET /brokers/{id}/loggers/{name}`
@@ -259,15 +255,6 @@ fn known(admin: &AdminState, broker: &str) -> Result<BrokerId, ApiError> {
     let id = broker.parse().ok().and_then(BrokerId::from_wire);
     id.filter(|id| *id == admin.config.node || admin.quorum.controller_url(*id).is_some())
         .ok_or_else(|| ApiError::not_found(format!("there is no broker {broker}")))
-}
-
-async fn asked(admin: &AdminState, read: &Read, broker: &str) -> Result<Vec<(BrokerId, Vec<LiveLogger>)>, ApiError> {
-    if broker != "-" {
-        let id = known(admin, broker)?;
-        return Ok(vec![(id, of(admin, id).await?)]);
-    }
-    let all = read.image.brokers.keys().map(|id| async move { Some((*id, of(admin, *id).await.ok()?)) });
-    Ok(futures::future::join_all(all).await.into_iter().flatten().collect())
 }
 
 /// The loggers of one node, as itself tells them.

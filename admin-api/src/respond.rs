@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use highwater_quorum::{ImageVersion, MetadataImage};
+use highwater_wire::BrokerId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -232,6 +233,30 @@ impl Read {
     /// As [`Read::list`].
     pub fn counted_list<T: Serialize>(&self, kind: &'static str, rows: Vec<Row<T>>) -> Result<Response, ApiError> {
         self.rows(kind, rows, true)
+    }
+
+    /// What brokers tell, a row for each thing, by broker and name; filter `name`.
+    ///
+    /// # Errors
+    /// As [`Read::list`].
+    pub fn list_by_broker<T, B: Serialize>(
+        &self,
+        kind: &'static str,
+        told: Vec<(BrokerId, Vec<T>)>,
+        name: impl Fn(&T) -> String,
+        body: impl Fn(BrokerId, T) -> B,
+    ) -> Result<Response, ApiError> {
+        let names = self.params.filter("name", None)?;
+        let mut rows = Vec::new();
+        for (id, told) in told {
+            for one in told {
+                let name = name(&one);
+                if names.admits(&name) {
+                    rows.push(Row::new(&[&number_key(id.0), &name], body(id, one)));
+                }
+            }
+        }
+        self.list(kind, rows)
     }
 
     fn rows<T: Serialize>(

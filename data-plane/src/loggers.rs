@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use highwater_wire::Timestamp;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 /// From the least to the most that is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,11 +37,16 @@ impl LogLevel {
     }
 }
 
+/// No level is called that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a level is FATAL, ERROR, WARN, INFO, DEBUG, TRACE or OFF")]
+pub struct UnknownLevel;
+
 impl FromStr for LogLevel {
-    type Err = ();
+    type Err = UnknownLevel;
 
     /// In capitals or not. Kafka's FATAL is an error here.
-    fn from_str(text: &str) -> Result<Self, ()> {
+    fn from_str(text: &str) -> Result<Self, UnknownLevel> {
         Ok(match text.to_ascii_uppercase().as_str() {
             "OFF" => Self::Off,
             "FATAL" | "ERROR" => Self::Error,
@@ -48,7 +54,7 @@ impl FromStr for LogLevel {
             "INFO" => Self::Info,
             "DEBUG" => Self::Debug,
             "TRACE" => Self::Trace,
-            _ => return Err(()),
+            _ => return Err(UnknownLevel),
         })
     }
 }
@@ -109,6 +115,16 @@ struct Chosen {
     level: LogLevel,
     until: Option<Timestamp>,
     number: ChoiceNumber,
+    /// Gone with the choice.
+    _in_force: oneshot::Sender<()>,
+}
+
+/// One setting of a level, for whoever will end it.
+#[derive(Debug)]
+pub struct Choice {
+    pub number: ChoiceNumber,
+    /// Resolves when it is no longer in force: another one took its place, or it was taken back.
+    pub over: oneshot::Receiver<()>,
 }
 
 /// Tells one setting of a level from the next.
@@ -162,14 +178,15 @@ impl Loggers {
     ///
     /// # Errors
     /// There is no such logger.
-    pub fn set(&self, name: &str, level: LogLevel, until: Option<Timestamp>) -> Result<ChoiceNumber, UnknownLogger> {
+    pub fn set(&self, name: &str, level: LogLevel, until: Option<Timestamp>) -> Result<Choice, UnknownLogger> {
         let target = self.target(name)?;
         let mut state = self.0.set.lock();
         state.choices += 1;
         let number = ChoiceNumber(state.choices);
-        state.chosen.insert(target, Chosen { level, until, number });
+        let (in_force, over) = oneshot::channel();
+        state.chosen.insert(target, Chosen { level, until, number, _in_force: in_force });
         (self.0.filter)(&self.laid_over(&state));
-        Ok(number)
+        Ok(Choice { number, over })
     }
 
     /// Takes a logger back to what was configured.
@@ -283,12 +300,14 @@ mod tests {
     #[test]
     fn a_timer_does_not_end_what_was_set_after_it() {
         let loggers = Loggers::new(TABLE, configured(), |_| {});
-        let first = loggers.set("raft", LogLevel::Debug, Some(Timestamp(5))).unwrap();
+        let mut first = loggers.set("raft", LogLevel::Debug, Some(Timestamp(5))).unwrap();
+        assert_eq!(first.over.try_recv(), Err(oneshot::error::TryRecvError::Empty), "in force");
         let second = loggers.set("raft", LogLevel::Trace, Some(Timestamp(9))).unwrap();
-        loggers.end("raft", first);
+        assert_eq!(first.over.try_recv(), Err(oneshot::error::TryRecvError::Closed), "its timer need not go on");
+        loggers.end("raft", first.number);
         let raft = loggers.named("raft").unwrap();
         assert_eq!((raft.level, raft.set, raft.until), (LogLevel::Trace, Some(LogLevel::Trace), Some(Timestamp(9))));
-        loggers.end("raft", second);
+        loggers.end("raft", second.number);
         assert_eq!(level(&loggers, "raft"), LogLevel::Info);
     }
 }

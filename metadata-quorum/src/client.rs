@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use highwater_wire::{BrokerEpoch, BrokerId, IncarnationId, Timestamp, TopicId, TopicPartition};
@@ -333,6 +334,12 @@ impl QuorumClient {
         self.run(move |node| async move { linearizable(&node, timeout).await }).await
     }
 
+    /// Whether this node has held, at some moment since it started, all that was committed then. Before that it may not
+    /// know what was acknowledged. A broker has once it is registered; others when something is read linearizably.
+    pub fn has_caught_up(&self) -> bool {
+        self.node.caught_up.load(Ordering::Acquire)
+    }
+
     /// The status of the raft leader: here, or asked of it within `budget`. `None` without a leader that answers and
     /// that a majority answers.
     pub async fn leader_status(&self, budget: Duration) -> Option<QuorumStatus> {
@@ -396,8 +403,15 @@ pub(crate) async fn propose(
     let request = ProposeRequest { command, timeout_ms: millis(timeout) };
     let here = |budget| duty::propose_as_leader(node, request.command.clone(), budget);
     let (answer, index) = node.with_leader("/propose", &request, timeout, repeat, here).await?;
-    node.reached(ImageVersion(index), timeout.saturating_sub(begun.elapsed())).await?;
+    caught_up(node, index, timeout.saturating_sub(begun.elapsed())).await?;
     Ok((answer, index))
+}
+
+/// Waits until this node holds what was committed up to `index`, a place that the raft leader has just named.
+async fn caught_up(node: &Node, index: u64, timeout: Duration) -> Result<Arc<MetadataImage>, QuorumError> {
+    let image = node.reached(ImageVersion(index), timeout).await?;
+    node.caught_up.store(true, Ordering::Release);
+    Ok(image)
 }
 
 /// Whether a second application changes nothing and answers the same (R216). The others are fenced by epochs or
@@ -507,5 +521,5 @@ async fn alter_configs(
 async fn linearizable(node: &Arc<Node>, timeout: Duration) -> Result<Arc<MetadataImage>, QuorumError> {
     let begun = Instant::now();
     let index = node.with_leader("/read-index", &(), timeout, true, |_| node.read_index_here()).await?;
-    node.reached(ImageVersion(index), timeout.saturating_sub(begun.elapsed())).await
+    caught_up(node, index, timeout.saturating_sub(begun.elapsed())).await
 }

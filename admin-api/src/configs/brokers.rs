@@ -22,9 +22,9 @@ use super::change::{self, AlterBody};
 use super::{ConfigValue, ValueBody, expected, tagged};
 use crate::AdminState;
 use crate::error::ApiError;
-use crate::live::BUDGET;
+use crate::live::{BUDGET, of_each};
 use crate::query::LIST;
-use crate::respond::{Call, Links, Metadata, Read, Row, WRITE_TIMEOUT, number_key, read_json};
+use crate::respond::{Call, Links, Metadata, Read, Row, WRITE_TIMEOUT, read_json};
 use crate::routes::{self, Route};
 
 const FILTERS: &[&str] = &["name"];
@@ -292,15 +292,9 @@ async fn list(
     call: Call,
 ) -> Result<Response, ApiError> {
     let read = call.read(&admin, &cluster, &[LIST, FILTERS]).await?;
-    let names = read.params.filter("name", None)?;
-    let mut rows = Vec::new();
-    for (id, told) in asked(&admin, &read, &broker).await? {
-        for Effective { setting, .. } in told.into_iter().filter(|one| names.admits(&one.setting.name)) {
-            let key = [number_key(id.0), setting.name.clone()].join("\u{0}");
-            rows.push(Row::new(&[&key], BrokerConfigBody::new(&read.links, id, setting)));
-        }
-    }
-    read.list("KafkaBrokerConfigList", rows)
+    let told = asked(&admin, &read, &broker).await?;
+    let body = |id, one: Effective| BrokerConfigBody::new(&read.links, id, one.setting);
+    read.list_by_broker("KafkaBrokerConfigList", told, |one| one.setting.name.clone(), body)
 }
 
 /// `GET /brokers/{id}/configs/{name}`
@@ -325,13 +319,8 @@ pub(super) async fn asked(
     read: &Read,
     broker: &str,
 ) -> Result<Vec<(BrokerId, Vec<Effective>)>, ApiError> {
-    if broker != "-" {
-        let id = known(&read.image, broker)?;
-        return Ok(vec![(id, of(admin, &read.image, id).await?)]);
-    }
     let image = &read.image;
-    let all = image.brokers.keys().map(|id| async move { Some((*id, of(admin, image, *id).await.ok()?)) });
-    Ok(futures::future::join_all(all).await.into_iter().flatten().collect())
+    of_each(read, broker, |broker| known(image, broker), |id| of(admin, image, id)).await
 }
 
 /// Whether anything is set on brokers that needs a restart.

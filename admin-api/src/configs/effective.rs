@@ -6,6 +6,7 @@ use axum::response::Response;
 use highwater_quorum::image::TopicConfig;
 use highwater_quorum::image::broker_config::{self, Effect};
 use highwater_quorum::settings::{ConfigSource, Effective, SettingOrigin};
+use highwater_wire::BrokerId;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -13,7 +14,7 @@ use super::brokers::asked;
 use crate::AdminState;
 use crate::error::ApiError;
 use crate::query::LIST;
-use crate::respond::{Call, Row, number_key};
+use crate::respond::{Call, Row};
 use crate::routes::{self, Route};
 
 const FILTERS: &[&str] = &["name"];
@@ -101,15 +102,9 @@ async fn list(
     call: Call,
 ) -> Result<Response, ApiError> {
     let read = call.read(&admin, &cluster, &[LIST, FILTERS]).await?;
-    let names = read.params.filter("name", None)?;
-    let mut rows = Vec::new();
-    for (id, told) in asked(&admin, &read, &broker).await? {
-        for one in told.into_iter().filter(|one| names.admits(&one.setting.name)) {
-            let key = [number_key(id.0), one.setting.name.clone()].join("\u{0}");
-            rows.push(Row::new(&[&key], body(read.links.cluster_id(), id.0, one)));
-        }
-    }
-    read.list("KafkaEffectiveConfigList", rows)
+    let told = asked(&admin, &read, &broker).await?;
+    let body = |id: BrokerId, one| body(read.links.cluster_id(), id.0, one);
+    read.list_by_broker("KafkaEffectiveConfigList", told, |one| one.setting.name.clone(), body)
 }
 
 /// One key that is served.

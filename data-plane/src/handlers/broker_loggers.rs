@@ -7,7 +7,7 @@ use kafka_wire::incremental_alter_configs_request::AlterableConfig;
 
 use super::context::Context;
 use super::named::Fault;
-use crate::loggers::{LogLevel, Logger, Loggers, UnknownLogger};
+use crate::loggers::{LogLevel, Logger, Loggers, UnknownLevel, UnknownLogger};
 
 /// Kafka's number of the source of a logger's level.
 const DYNAMIC_BROKER_LOGGER_CONFIG: i8 = 6;
@@ -67,10 +67,9 @@ fn change<'a>(loggers: &Loggers, config: &'a AlterableConfig) -> Result<(&'a str
     match config.config_operation {
         0 => {
             let given = config.value.as_ref().map_or("", |value| value.as_str());
-            let level = given.parse().map_err(|()| {
-                let why = format!("the level of logger {logger} must be FATAL, ERROR, WARN, INFO, DEBUG, TRACE or OFF");
-                (ErrorCode::InvalidConfig, why)
-            })?;
+            let level = given
+                .parse()
+                .map_err(|error: UnknownLevel| (ErrorCode::InvalidConfig, format!("logger {logger}: {error}")))?;
             Ok((logger, Some(level)))
         }
         1 => Ok((logger, None)),

@@ -10,7 +10,7 @@ use super::Log;
 use super::error::TimestampHit;
 use super::read_plan::{Begin, ReadPlan, Source};
 use super::scan::HeaderScan;
-use super::segment::{Segment, SegmentIndex, is_batch_at, is_largest_of_its_batch};
+use super::segment::{Segment, SegmentIndex, Within, is_largest, sound_floor};
 use crate::disk::{Disk, DiskFile};
 
 impl<D: Disk> Log<D> {
@@ -178,10 +178,9 @@ impl<D: Disk> Log<D> {
 fn position_of<D: Disk>(segment: &Segment<D>, offset: Offset) -> io::Result<u32> {
     match &segment.index {
         SegmentIndex::Closed(closed) => closed.floor(offset),
-        SegmentIndex::Growing(builder) => match builder.index().floor_entry(segment.base, offset) {
-            Some((last, position)) if is_batch_at(&*segment.file, position, segment.size, last)? => Ok(position),
-            _ => Ok(0),
-        },
+        SegmentIndex::Growing(builder) => {
+            sound_floor(&*segment.file, builder.index(), segment.base, segment.size, offset)
+        }
     }
 }
 
@@ -192,7 +191,9 @@ fn offset_of_time<D: Disk>(segment: &Segment<D>, at: Timestamp) -> io::Result<Of
         SegmentIndex::Growing(builder) => builder.index(),
     };
     match index.floor_entry_of_time(segment.base, at) {
-        Some(max) if is_largest_of_its_batch(&*segment.file, index, segment.base, segment.size, max)? => Ok(max.last),
+        Some(max) if is_largest(&*segment.file, index, segment.base, segment.size, max, Within::ItsBatch)? => {
+            Ok(max.last)
+        }
         _ => Ok(segment.base),
     }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use highwater_wire::Offset;
 use highwater_wire::batch::{BatchHeader, HEADER_BYTES};
 
-use super::scan::{CRC_FROM, HeaderScan};
+use super::scan::{HeaderScan, check_crc};
 use super::segment::ClosedIndex;
 use crate::disk::{Disk, DiskFile};
 use crate::log_view::EpochHistory;
@@ -198,10 +198,7 @@ impl<D: Disk> ReadPlan<D> {
             return Err(format!("a gap before offset {base}"));
         }
         let Some(batch) = rest.get(..total) else { return Ok(header) };
-        let crc = crc_fast::crc32_iscsi(&batch[CRC_FROM..]);
-        if crc != header.crc {
-            return Err(format!("CRC-32C is {crc:#010x}, the header says {:#010x}", header.crc));
-        }
+        check_crc(batch, &header)?;
         let known = self.epochs.as_ref().and_then(|epochs| epochs.epoch_at(base));
         if known.is_some_and(|known| header.leader_epoch != known.0) {
             return Err(format!("it is of leader epoch {}, its offset {base} of {known:?}", header.leader_epoch));

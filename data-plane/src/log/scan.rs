@@ -167,10 +167,7 @@ fn check_batch(bytes: &[u8], left: u64, last_max: i64) -> Result<BatchHeader, (b
         return Err((true, format!("a batch of {total} bytes, but only {left} are there")));
     }
     let batch = bytes.get(..total).ok_or_else(|| (false, "the file is shorter than it said".to_owned()))?;
-    let crc = crc_fast::crc32_iscsi(&batch[CRC_FROM..]);
-    if crc != header.crc {
-        return Err((false, format!("CRC-32C is {crc:#010x}, the header says {:#010x}", header.crc)));
-    }
+    check_crc(batch, &header).map_err(|reason| (false, reason))?;
     let last = header.base_offset.checked_add(i64::from(header.last_offset_delta));
     if header.last_offset_delta < 0 || last.is_none_or(|last| last > last_max) {
         let (base, delta) = (header.base_offset, header.last_offset_delta);
@@ -179,8 +176,18 @@ fn check_batch(bytes: &[u8], left: u64, last_max: i64) -> Result<BatchHeader, (b
     Ok(header)
 }
 
+/// Whether a whole batch is what its CRC says; what is wrong if not.
+pub fn check_crc(batch: &[u8], header: &BatchHeader) -> Result<(), String> {
+    let crc = crc_fast::crc32_iscsi(&batch[CRC_FROM..]);
+    if crc == header.crc {
+        Ok(())
+    } else {
+        Err(format!("CRC-32C is {crc:#010x}, the header says {:#010x}", header.crc))
+    }
+}
+
 /// The CRC covers everything from the attributes on (R31).
-pub const CRC_FROM: usize = 21;
+const CRC_FROM: usize = 21;
 
 fn read_chunk<F: DiskFile>(file: &F, chunk: &mut Vec<u8>, bytes: usize, position: u64, left: u64) -> io::Result<()> {
     chunk.clear();

@@ -149,7 +149,7 @@ impl<D: Disk> Segment<D> {
         let offsets = disk.read(&log.join(file_name(base, "index"))).unwrap_or_default();
         let found = SparseIndex::decode(&offsets, &times, size);
         // Retention goes by it: a wrong one would take a segment away.
-        if size > 0 && !max.map_or(Ok(false), |max| is_largest(&*file, &found, base, size, max))? {
+        if size > 0 && !max.map_or(Ok(false), |max| is_largest(&*file, &found, base, size, max, Within::TheSegment))? {
             let (rebuilt, rebuilt_max) = build(&*file, base, size, interval)?;
             max = rebuilt_max;
             let _ = index.set(rebuilt);
@@ -215,7 +215,7 @@ fn build<F: DiskFile>(
 }
 
 /// Whether a batch whose last offset is `last` begins at `position`.
-pub fn is_batch_at<F: DiskFile>(file: &F, position: u32, size: u32, last: Offset) -> io::Result<bool> {
+fn is_batch_at<F: DiskFile>(file: &F, position: u32, size: u32, last: Offset) -> io::Result<bool> {
     match HeaderScan::new(file, u64::from(position), u64::from(size)).next() {
         Ok(found) => Ok(found.is_some_and(|(_, header)| header.next_offset() == last.plus(1))),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(false),
@@ -223,56 +223,58 @@ pub fn is_batch_at<F: DiskFile>(file: &F, position: u32, size: u32, last: Offset
     }
 }
 
-/// Whether the batch that ends with `max.last` has the largest timestamp that an index says of it.
-pub fn is_largest_of_its_batch<F: DiskFile>(
+/// The position of a batch at or before the one that holds `offset`: where the index says, if a batch with that last offset
+/// lies there, else the beginning of the file.
+pub fn sound_floor<F: DiskFile>(
     file: &F,
     index: &SparseIndex,
     base: Offset,
     size: u32,
-    max: MaxTimestamp,
-) -> io::Result<bool> {
-    let from = match index.floor_entry(base, max.last) {
-        Some((last, position)) if is_batch_at(file, position, size, last)? => position,
-        _ => 0,
-    };
-    let mut scan = HeaderScan::new(file, u64::from(from), u64::from(size));
-    loop {
-        match scan.next() {
-            Ok(Some((_, header))) if header.next_offset() <= max.last => {}
-            Ok(Some((_, header))) => {
-                return Ok(header.next_offset() == max.last.plus(1) && header.max_timestamp == max.timestamp.0);
-            }
-            Ok(None) => return Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(false),
-            Err(error) => return Err(error),
-        }
+    offset: Offset,
+) -> io::Result<u32> {
+    match index.floor_entry(base, offset) {
+        Some((last, position)) if is_batch_at(file, position, size, last)? => Ok(position),
+        _ => Ok(0),
     }
 }
 
-/// The same, and no batch behind it has a larger one: an index may have been cut.
-fn is_largest<F: DiskFile>(
+/// How far a claim of an index about the largest timestamp is looked into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Within {
+    /// The batch that ends with `max.last` has it.
+    ItsBatch,
+    /// And no batch behind that one has a larger one: an index may have been cut.
+    TheSegment,
+}
+
+/// Whether `max` is what an index may say of the segment.
+pub fn is_largest<F: DiskFile>(
     file: &F,
     index: &SparseIndex,
     base: Offset,
     size: u32,
     max: MaxTimestamp,
+    within: Within,
 ) -> io::Result<bool> {
-    if !is_largest_of_its_batch(file, index, base, size, max)? {
-        return Ok(false);
-    }
-    let from = match index.floor_entry(base, max.last) {
-        Some((last, position)) if is_batch_at(file, position, size, last)? => position,
-        _ => 0,
-    };
+    let from = sound_floor(file, index, base, size, max.last)?;
     let mut scan = HeaderScan::new(file, u64::from(from), u64::from(size));
+    let mut found = false;
     loop {
         match scan.next() {
-            Ok(Some((_, header))) if header.next_offset() > max.last && header.max_timestamp > max.timestamp.0 => {
-                return Ok(false);
+            Ok(Some((_, header))) if header.next_offset() <= max.last => {}
+            Ok(Some((_, header))) if found => {
+                if header.max_timestamp > max.timestamp.0 {
+                    return Ok(false);
+                }
             }
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(true),
+            Ok(Some((_, header))) => {
+                found = header.next_offset() == max.last.plus(1) && header.max_timestamp == max.timestamp.0;
+                if !found || within == Within::ItsBatch {
+                    return Ok(found);
+                }
+            }
+            Ok(None) => return Ok(found),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(found),
             Err(error) => return Err(error),
         }
     }
@@ -321,7 +323,7 @@ impl<D: Disk> ClosedIndex<D> {
         let index = self.get()?;
         match index.floor_entry_of_time(self.base, at) {
             None => Ok(self.base),
-            Some(max) if is_largest_of_its_batch(&*self.file, index, self.base, self.size, max)? => Ok(max.last),
+            Some(max) if is_largest(&*self.file, index, self.base, self.size, max, Within::ItsBatch)? => Ok(max.last),
             Some(_) => Ok(self.rebuild()?.floor_of_time(self.base, at)),
         }
     }

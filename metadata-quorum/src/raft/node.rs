@@ -1,7 +1,7 @@
 //! The quorum on this node, as its other files share it: raft, store, peers, and what is proposed through them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use highwater_wire::{BrokerId, IncarnationId, Millis, Timestamp};
@@ -59,6 +59,8 @@ pub(crate) struct Node {
     pub changing: Mutex<Option<Changing>>,
     /// Set once, when the node stops.
     pub stopping: watch::Sender<bool>,
+    /// Since it started this node has held all that was committed at some moment.
+    pub caught_up: AtomicBool,
     started: Instant,
     commit_seconds: metrics::Histogram,
     /// Milliseconds after `started` at which a leader last spoke to this node; 0: never.
@@ -144,6 +146,7 @@ impl Node {
             living: watch::channel(None).0,
             changing: Mutex::default(),
             stopping: watch::channel(false).0,
+            caught_up: AtomicBool::new(false),
             started: Instant::now(),
             commit_seconds: metrics::histogram!("highwater_raft_commit_seconds"),
             leader_heard: AtomicU64::new(0),

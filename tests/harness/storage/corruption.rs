@@ -202,19 +202,8 @@ pub fn apply(damage: Damage, place: usize, content: &mut Vec<u8>) {
 /// Reads all of a log as a consumer does, and looks up each offset and time on the way.
 fn read(log: &Log<SimDisk>) -> Result<Contents, String> {
     let (start, end) = (log.view().start, log.view().end);
-    let mut batches: Vec<(Offset, Offset, Bytes)> = Vec::new();
-    let mut at = start;
-    while at < end {
-        let read = log.plan_read(at, end, 700, true).and_then(|plan| plan.read()).map_err(|error| error.to_string())?;
-        if read.is_empty() {
-            return Err(format!("nothing at {at}, though it ends at {end}"));
-        }
-        for batch in BatchIter::new(read) {
-            let batch = batch.map_err(|error| error.to_string())?;
-            batches.push((batch.base_offset(), batch.next_offset(), batch.bytes().clone()));
-            at = batch.next_offset();
-        }
-    }
+    let batches = super::batches(log)?.into_iter();
+    let batches = batches.map(|batch| (batch.base_offset(), batch.next_offset(), batch.bytes().clone())).collect();
     Ok(Contents {
         start,
         end,

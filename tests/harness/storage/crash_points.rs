@@ -8,7 +8,7 @@ use std::path::Path;
 use highwater_data::disk::sim::Crash;
 use highwater_data::disk::{Disk as _, SimDisk};
 use highwater_data::log::{Log, LogDir, LogName, LogSettings, Opening, RecoveryReport, checkpoint};
-use highwater_wire::batch::BatchIter;
+use highwater_wire::batch::RecordBatch;
 use highwater_wire::records::RecordBatchBuilder;
 use highwater_wire::{BrokerId, ClusterId, LeaderEpoch, Offset, ProducerEpoch, ProducerId, Timestamp, TopicId};
 use rand::rngs::SmallRng;
@@ -191,21 +191,11 @@ pub(super) fn check(disk: &SimDisk, promise: &Promise) -> Result<SimLog, String>
 
 /// All batches: base offset and epoch.
 fn contents(log: &SimLog) -> Result<Vec<(i64, i32)>, String> {
-    let mut found = Vec::new();
-    let (mut at, end) = (log.view().start, log.view().end);
-    while at < end {
-        let read = log.plan_read(at, end, 700, true).and_then(|plan| plan.read()).map_err(|error| error.to_string())?;
-        if read.is_empty() {
-            return Err(format!("nothing at {at}, though it ends at {end}"));
-        }
-        for batch in BatchIter::new(read) {
-            let batch = batch.map_err(|error| error.to_string())?;
-            batch.validate_from_leader().map_err(|error| error.to_string())?;
-            found.push((batch.base_offset().0, batch.leader_epoch().map_or(-1, |epoch| epoch.0)));
-            at = batch.next_offset();
-        }
-    }
-    Ok(found)
+    let sound = |batch: RecordBatch| {
+        batch.validate_from_leader().map_err(|error| error.to_string())?;
+        Ok((batch.base_offset().0, batch.leader_epoch().map_or(-1, |epoch| epoch.0)))
+    };
+    super::batches(log)?.into_iter().map(sound).collect()
 }
 
 fn recovery_point_on(disk: &SimDisk) -> i64 {

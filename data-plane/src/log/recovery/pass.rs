@@ -13,7 +13,7 @@ use super::super::LogSettings;
 use super::super::index::{IndexBuilder, SparseIndex};
 use super::super::log_dir::Marks;
 use super::super::scan::{self, HeaderScan};
-use super::super::segment::{ClosedIndex, Segment, SegmentIndex, file_name, is_largest_of_its_batch, length};
+use super::super::segment::{ClosedIndex, Segment, SegmentIndex, Within, file_name, is_largest, length};
 use super::files::Files;
 use super::{Cut, Parts, RecoveryReport, newest_snapshot, next_position, replay_producers, segment_of};
 use crate::disk::{Disk, DiskFile};
@@ -118,7 +118,10 @@ impl<D: Disk> Recovery<'_, D> {
         let size = length(&file)?;
         let read = |ending| self.disk.read(&self.path.join(file_name(base, ending))).unwrap_or_default();
         let mut index = SparseIndex::decode(&read("index"), &read("timeindex"), size);
-        if !index.max_timestamp(base).map_or(Ok(true), |max| is_largest_of_its_batch(&file, &index, base, size, max))? {
+        if !index
+            .max_timestamp(base)
+            .map_or(Ok(true), |max| is_largest(&file, &index, base, size, max, Within::ItsBatch))?
+        {
             index = SparseIndex::default();
         }
         let (mut builder, from) = IndexBuilder::resume(index, base);

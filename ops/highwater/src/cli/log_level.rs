@@ -1,6 +1,7 @@
 //! `highwater log-level list|set|reset`: how much each part of a running broker tells.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
+use highwater_data::LogLevel;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -31,8 +32,8 @@ pub struct ListArgs {
 pub struct SetArgs {
     /// Name of the part, as `list` shows it
     pub logger: String,
-    #[arg(value_enum, ignore_case = true)]
-    pub level: Level,
+    /// OFF, ERROR, WARN, INFO, DEBUG or TRACE
+    pub level: LogLevel,
     /// How long, such as 90s, 10m or 2h; without it until the next start
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub ttl: Option<u64>,
@@ -52,29 +53,6 @@ pub struct ResetArgs {
     pub broker: Option<i32>,
     #[command(flatten)]
     pub api: ApiArgs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Level {
-    Off,
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-impl Level {
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Off => "OFF",
-            Self::Error => "ERROR",
-            Self::Warn => "WARN",
-            Self::Info => "INFO",
-            Self::Debug => "DEBUG",
-            Self::Trace => "TRACE",
-        }
-    }
 }
 
 /// `90s`, `10m`, `2h`, `1d` as seconds.
@@ -99,7 +77,7 @@ pub async fn run(verb: &LogLevelVerb) -> Result<Exit, CliError> {
     match verb {
         LogLevelVerb::List(args) => list(args).await,
         LogLevelVerb::Set(args) => {
-            let body = json!({ "level": args.level.word(), "ttl_s": args.ttl });
+            let body = json!({ "level": args.level.name(), "ttl_s": args.ttl });
             each(&args.api, args.broker, &args.logger, Method::PUT, Some(&body)).await
         }
         LogLevelVerb::Reset(args) => each(&args.api, args.broker, &args.logger, Method::DELETE, None).await,
