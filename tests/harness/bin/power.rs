@@ -188,7 +188,7 @@ impl Moment {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Barrier {
     Kept,
-    /// fdatasync says yes and does nothing.
+    /// fdatasync says yes and does nothing; fsync too, for one of a directory commits what the other left out.
     LeftOut,
 }
 
@@ -206,8 +206,8 @@ fn cut(
         Barrier::Kept => Command::new(&this),
         Barrier::LeftOut => {
             let mut strace = Command::new("strace");
-            strace.args(["-D", "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=fdatasync"]);
-            strace.args(["-e", "inject=fdatasync:retval=0"]).arg(&this);
+            strace.args(["-D", "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=fdatasync,fsync"]);
+            strace.args(["-e", "inject=fdatasync,fsync:retval=0"]).arg(&this);
             strace
         }
     };
