@@ -74,8 +74,8 @@ pub struct Log<D: Disk> {
     truncations_now: Arc<AtomicU64>,
     /// The truncation that has reached the disk.
     truncations_synced: u64,
-    /// The files that were cut, to be synced whatever lies in them now.
-    cut_files: Vec<Arc<D::File>>,
+    /// The files that are to be cut, and to which length, oldest first.
+    cut_files: Vec<(Arc<D::File>, u64)>,
 
     /// Counts changes of the names in the directory, and of the epochs; and what of them is synced.
     names_version: u64,

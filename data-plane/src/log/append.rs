@@ -188,10 +188,10 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// The active file was cut, and the disk may not know: what is appended goes to a new one, or stale batches behind it
+    /// The active file is to be cut, and the disk does not know: what is appended goes to a new one, or stale batches behind it
     /// could come back (D25).
     fn is_cut_unsynced(&self) -> bool {
-        self.cut_files.iter().any(|file| Arc::ptr_eq(file, &self.last_segment().file))
+        self.cut_files.iter().any(|(file, _)| Arc::ptr_eq(file, &self.last_segment().file))
     }
 
     /// Starts a new segment at the end (R269). The old one is closed; syncing it is due.

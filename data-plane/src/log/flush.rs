@@ -8,7 +8,7 @@ use highwater_wire::Offset;
 use super::Log;
 use super::checkpoint;
 use super::segment::file_name;
-use super::sync::{EPOCHS, Stamp, SyncDone, SyncJob, write_snapshot};
+use super::sync::{EPOCHS, Stamp, SyncDone, SyncJob, cut_files, write_snapshot};
 use crate::disk::{Disk, DiskFile};
 
 impl<D: Disk> Log<D> {
@@ -43,7 +43,6 @@ impl<D: Disk> Log<D> {
             bytes += u64::from(segment.size);
             files.push(Arc::clone(&segment.file));
         }
-        files.extend(self.cut_files.iter().map(Arc::clone));
         let prepare = (self.segments.len() > 1 && self.prepared.is_none())
             .then(|| if self.settings.preallocate { u64::from(self.settings.segment_bytes_max) } else { 0 });
         Some(SyncJob {
@@ -58,6 +57,8 @@ impl<D: Disk> Log<D> {
             },
             truncations_now: Arc::clone(&self.truncations_now),
             bytes,
+            cuts: self.cut_files.clone(),
+            flushed_end: self.flushed_end,
             files,
             indexes: self.unwritten_indexes.clone(),
             snapshots: self.unwritten_snapshots.clone(),
@@ -132,14 +133,12 @@ impl<D: Disk> Log<D> {
         let (log, interval) = (self.path.clone(), self.settings.index_interval_bytes);
         let closed = self.active().close(&disk, &log, interval);
         self.unwritten_indexes.extend(closed);
+        cut_files(&self.dir, &self.name, &self.cut_files, self.flushed_end)?;
         let ends: Vec<_> = self.segments.iter().skip(1).map(|next| next.base).chain([self.end]).collect();
         for (segment, end) in self.segments.iter().zip(ends) {
             if end > self.flushed_end {
                 segment.file.sync_data()?;
             }
-        }
-        for file in &self.cut_files {
-            file.sync_data()?;
         }
         for index in &self.unwritten_indexes {
             index.write()?;

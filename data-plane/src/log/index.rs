@@ -74,6 +74,11 @@ impl SparseIndex {
         self.offsets.last().map_or(0, |entry| entry.position)
     }
 
+    /// The last offset of the batch that the last entry is about.
+    pub fn last_entry(&self, base: Offset) -> Option<Offset> {
+        self.offsets.last().map(|entry| base.plus(i64::from(entry.last)))
+    }
+
     /// The largest timestamp noted.
     pub fn max_timestamp(&self, base: Offset) -> Option<MaxTimestamp> {
         let entry = self.times.last()?;

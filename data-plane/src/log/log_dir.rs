@@ -394,6 +394,12 @@ impl<D: Disk> LogDir<D> {
         tables.recovery_points.now.insert(name.clone(), end);
     }
 
+    /// A log is about to lose what lies behind `recovery_point`: the file does not claim more when this returns.
+    pub(super) fn lower_recovery_point(&self, name: &LogName, recovery_point: Offset) -> io::Result<()> {
+        let lower = self.tables.lock().recovery_points.of(name).min(recovery_point);
+        self.note_recovery_point(name, lower)
+    }
+
     /// A log is synced up to `recovery_point`. Where the file claims more – the log was truncated – it is put right before
     /// this returns (R160): whatever is appended next must not be believed.
     pub(super) fn note_recovery_point(&self, name: &LogName, recovery_point: Offset) -> io::Result<()> {

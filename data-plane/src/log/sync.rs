@@ -27,6 +27,10 @@ pub struct SyncJob<D: Disk> {
     pub(super) stamp: Stamp,
     pub(super) truncations_now: Arc<AtomicU64>,
     pub(super) bytes: u64,
+    /// Files that are to be cut, and to which length.
+    pub(super) cuts: Vec<(Arc<D::File>, u64)>,
+    /// What the log holds safely, behind the cuts.
+    pub(super) flushed_end: Offset,
     pub(super) files: Vec<Arc<D::File>>,
     pub(super) indexes: Vec<Arc<ClosedIndex<D>>>,
     pub(super) snapshots: Vec<(Offset, Vec<u8>)>,
@@ -84,6 +88,7 @@ impl<D: Disk> SyncJob<D> {
 
     fn sync_all(&self) -> io::Result<()> {
         let disk = self.dir.disk();
+        cut_files(&self.dir, &self.name, &self.cuts, self.flushed_end)?;
         for file in &self.files {
             file.sync_data()?;
         }
@@ -128,6 +133,25 @@ impl<D: Disk> SyncDone<D> {
     pub fn error(&self) -> Option<&io::Error> {
         self.result.as_ref().err()
     }
+}
+
+/// Cuts files and syncs them; before that nobody may trust what lies behind `flushed_end` any more. A loss of power in the middle
+/// may leave the old length with zeros in the last block that was to stay, as ext4 does it, and recovery looks for such only
+/// from the recovery point on.
+pub(super) fn cut_files<D: Disk>(
+    dir: &LogDir<D>,
+    name: &LogName,
+    cuts: &[(Arc<D::File>, u64)],
+    flushed_end: Offset,
+) -> io::Result<()> {
+    if cuts.is_empty() {
+        return Ok(());
+    }
+    dir.lower_recovery_point(name, flushed_end)?;
+    for (file, len) in cuts {
+        file.set_len(*len)?;
+    }
+    cuts.iter().try_for_each(|(file, _)| file.sync_data())
 }
 
 /// A snapshot in place; a torn one is told by its CRC.

@@ -17,7 +17,7 @@ use super::retention::{Limits, SegmentFacts, plan_removal};
 use super::scan::HeaderScan;
 use super::segment::{Segment, SegmentIndex, file_name};
 use super::{Log, recovery};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::Disk;
 
 impl<D: Disk> Log<D> {
     /// Removes the records at `to` and above (R160), and the epochs and producers they brought. `to` at or below the start
@@ -78,8 +78,8 @@ impl<D: Disk> Log<D> {
             }
         }
         if cut_at > 0 {
-            segment.file.set_len(u64::from(cut_at))?;
-            self.cut_files.push(Arc::clone(&segment.file));
+            // The file itself is cut by the next sync job, once the recovery point is down.
+            self.cut_files.push((Arc::clone(&segment.file), u64::from(cut_at)));
         } else {
             // Another file under the same name has nothing of the old one in it, whatever reaches the disk.
             let (disk, path) = (self.dir.disk(), self.path.join(file_name(base, "log")));

@@ -9,6 +9,9 @@ use rand::rngs::SmallRng;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ino(pub u64);
 
+/// What a file system writes at once.
+const BLOCK_BYTES: usize = 512;
+
 #[derive(Clone)]
 pub enum Node {
     File(FileNode),
@@ -118,11 +121,22 @@ impl FileNode {
     }
 
     /// Undoes everything since the last sync, and redoes the changes whose bit is set, the oldest being the lowest; of the
-    /// last one no more than `torn` bytes.
+    /// last one no more than `torn` bytes. Where it is torn, a cut that is undone has left zeros up to the end of its block:
+    /// a file system writes those before it writes the shorter length.
     pub fn keep(&mut self, bits: u64, torn: usize) {
         let mut kept = self.undo();
         let mut index = 0..;
-        kept.retain(|_| bits >> index.next().unwrap_or_default() & 1 == 1);
+        kept.retain(|undone| {
+            let keeps = bits >> index.next().unwrap_or_default() & 1 == 1;
+            if !keeps && torn < usize::MAX && undone.change.written.is_none() {
+                let at = undone.change.at;
+                let end = at.next_multiple_of(BLOCK_BYTES).min(self.content.len());
+                if at < end {
+                    self.content[at..end].fill(0);
+                }
+            }
+            keeps
+        });
         if let Some(last) = kept.last_mut() {
             last.after.truncate(torn);
         }

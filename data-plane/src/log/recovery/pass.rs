@@ -64,11 +64,14 @@ impl<D: Disk> Recovery<'_, D> {
             epochs => epochs,
         };
         let start_doubted = clean && self.start_is_doubtful(epochs.as_ref(), segments[0].base, end);
-        if start_doubted {
-            // Of two that do not agree, the one that hides no record.
+        let epochs = if start_doubted {
+            // Of two that do not agree, the one that hides no record; the epochs are then read from the batches.
             let in_history = epochs.as_ref().and_then(|history| history.entries().first()).map(|first| first.start);
             self.marks.start = in_history.unwrap_or_default().min(self.marks.start);
-        }
+            None
+        } else {
+            epochs
+        };
         let emptied = end < self.marks.start;
         if emptied {
             (segments, end) = self.start_over(segments)?;
@@ -126,10 +129,19 @@ impl<D: Disk> Recovery<'_, D> {
         }
         let (mut builder, from) = IndexBuilder::resume(index, base);
         let mut end = base;
+        let entry = builder.index().last_entry(base);
         let mut scan = HeaderScan::new(&file, u64::from(from), u64::from(size));
         loop {
             match scan.next() {
-                Ok(Some((position, header))) if header.base_offset >= end.0 && header.last_offset_delta >= 0 => {
+                // Offsets are outside the CRC; where one leaves a gap, or is not what the index says, everything is looked at.
+                Ok(Some((position, header)))
+                    if header.last_offset_delta >= 0
+                        && if position == u64::from(from) {
+                            entry.map_or(header.base_offset == base.0, |last| header.next_offset() == last.plus(1))
+                        } else {
+                            header.base_offset == end.0
+                        } =>
+                {
                     builder.note(base, &header, position as u32, self.settings.index_interval_bytes);
                     end = header.next_offset();
                 }
@@ -178,12 +190,20 @@ impl<D: Disk> Recovery<'_, D> {
     fn is_as_synced(&self, base: Offset, next: Option<Offset>, stored: Option<&EpochHistory>) -> io::Result<bool> {
         let file = self.disk.open(&self.path.join(file_name(base, "log")))?;
         let size = length(&file)?;
-        if let Some((_, header)) = HeaderScan::new(&file, 0, u64::from(size)).next()?
-            && header.base_offset < self.marks.recovery_point.0
-            && let Some(known) = stored.and_then(|epochs| epochs.epoch_at(Offset(header.base_offset)))
-            && known.0 != header.leader_epoch
+        let known = |header: &BatchHeader| {
+            let synced = header.base_offset < self.marks.recovery_point.0;
+            stored.filter(|_| synced).and_then(|epochs| epochs.epoch_at(Offset(header.base_offset)))
+        };
+        let strange = |header: &BatchHeader| known(header).is_some_and(|known| known.0 != header.leader_epoch);
+        let mut scan = HeaderScan::new(&file, 0, u64::from(size));
+        if let Some((_, first)) = scan.next()?
+            && strange(&first)
         {
-            return Ok(false);
+            // Where the second one is what it should be, the first one's header has rotted: whoever reads it is told.
+            let second = scan.next()?.map(|(_, second)| second);
+            if !second.is_some_and(|second| known(&second).is_some() && !strange(&second)) {
+                return Ok(false);
+            }
         }
         let Some(next) = next else { return Ok(true) };
         let offsets = self.disk.read(&self.path.join(file_name(base, "index"))).unwrap_or_default();
@@ -295,30 +315,49 @@ impl<D: Disk> Recovery<'_, D> {
         // The file may not know yet that older segments were deleted.
         let mut history = history.clone();
         history.truncate_from_start(first);
+        let speaks = history.entries().first().is_some_and(|first| first.start < end);
+        if !speaks && self.batches_from(segments, first)?.first().is_some_and(|at| at.leader_epoch >= 0) {
+            return Ok(false);
+        }
         for (number, entry) in history.entries().iter().enumerate().filter(|(_, entry)| entry.start < until) {
-            let segment = &segments[segment_of(segments, entry.start)];
-            let from = match &segment.index {
-                SegmentIndex::Closed(closed) => closed.floor(entry.start)?,
-                SegmentIndex::Growing(builder) => builder.index().floor(segment.base, entry.start),
-            };
-            let mut scan = HeaderScan::new(&*segment.file, u64::from(from), u64::from(segment.size));
-            let header = loop {
-                match scan.next() {
-                    Ok(Some((_, header))) if header.next_offset() <= entry.start => {}
-                    Ok(found) => break found.map(|(_, header)| header),
-                    Err(error) if error.kind() == io::ErrorKind::InvalidData => break None,
-                    Err(error) => return Err(error),
-                }
-            };
+            let found = self.batches_from(segments, entry.start)?;
             // The first one may begin inside a batch, where the log does.
-            let begins = header.is_some_and(|header| {
-                header.leader_epoch == entry.epoch.0 && (number == 0 || header.base_offset == entry.start.0)
-            });
-            if !begins {
+            let Some(at) = found.first().filter(|at| number == 0 || at.base_offset == entry.start.0) else {
+                return Ok(false);
+            };
+            // Where the batch that is to begin the epoch says another one, the next one tells which of the two has rotted.
+            let next_entry = history.entries().get(number + 1).map_or(end, |next| next.start);
+            let next = found.get(1).filter(|next| next.base_offset < next_entry.0);
+            if at.leader_epoch != entry.epoch.0 && next.is_none_or(|next| next.leader_epoch != entry.epoch.0) {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// The batch that holds `offset`, or the first one behind it, and the one behind that, as far as they can be read.
+    fn batches_from(&self, segments: &[Segment<D>], offset: Offset) -> io::Result<Vec<BatchHeader>> {
+        let mut found = Vec::new();
+        for segment in &segments[segment_of(segments, offset)..] {
+            let from = match &segment.index {
+                SegmentIndex::Closed(closed) => closed.floor(offset)?,
+                SegmentIndex::Growing(builder) => builder.index().floor(segment.base, offset),
+            };
+            let mut scan = HeaderScan::new(&*segment.file, u64::from(from), u64::from(segment.size));
+            loop {
+                match scan.next() {
+                    Ok(Some((_, header))) if header.next_offset() > offset => found.push(header),
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(found),
+                    Err(error) => return Err(error),
+                }
+                if found.len() == 2 {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// After a clean stop the checkpoint of the start and the history of epochs say the same of where the log begins.
