@@ -3,12 +3,16 @@
 
 #![allow(clippy::unwrap_used)] // in the helpers of tests too
 
+#[path = "public_failures/disks.rs"]
+mod disks;
 #[path = "public_failures/fetching.rs"]
 mod fetching;
 #[path = "public_failures/hostile.rs"]
 mod hostile;
 #[path = "public_failures/leaders.rs"]
 mod leaders;
+#[path = "public_failures/pipeline.rs"]
+mod pipeline;
 #[path = "public_failures/topics.rs"]
 mod topics;
 

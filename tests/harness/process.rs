@@ -115,7 +115,11 @@ impl Node {
         self.dir.join("metadata")
     }
 
-    fn pid(&self) -> Pid {
+    /// Its process.
+    ///
+    /// # Panics
+    /// It does not run.
+    pub fn pid(&self) -> Pid {
         let child = self.child.as_ref().expect("the node runs");
         Pid::from_raw(i32::try_from(child.id()).expect("pids are small")).expect("pids are positive")
     }

@@ -1,113 +1,18 @@
 //! Leaders that move, stop and come back.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use highwater_tests::client::{Client, EARLIEST, LATEST, batch, contents, idempotent_batch, produce_request};
+use highwater_tests::client::{Client, EARLIEST, LATEST, batch, contents};
 use highwater_tests::cluster::{Cluster, PATIENCE, told};
 use highwater_tests::process::{Processes, Role};
-use highwater_wire::api::ApiKey;
-use highwater_wire::{ErrorCode, Response};
+use highwater_wire::ErrorCode;
 use serde_json::json;
 
+use crate::pipeline::{POLL, Pipeline, check_values};
 use crate::{ALL, MIN_ISR_2, NOW};
-
-/// Between two looks at something that is waited for.
-const POLL: Duration = Duration::from_millis(10);
-
-/// A producer that keeps five batches in flight and begins again at the first one that was not acknowledged.
-struct Pipeline {
-    addresses: Vec<SocketAddr>,
-    name: usize,
-    /// Batches that were refused, as a leader that moved refuses them.
-    refused: Arc<AtomicUsize>,
-    /// Nothing new is to be sent any more.
-    enough: Arc<AtomicBool>,
-}
-
-impl Pipeline {
-    /// A connection to whom the metadata call the leader.
-    async fn leader(&self) -> Option<Client> {
-        for address in &self.addresses {
-            let Ok(mut client) = Client::connect(*address).await else { continue };
-            let Ok(metadata) = client.metadata("t").await else { continue };
-            let leader = metadata.topics.first()?.partitions.first()?.leader_id;
-            let Some(address) = usize::try_from(leader - 1).ok().and_then(|at| self.addresses.get(at)) else {
-                continue;
-            };
-            if let Ok(client) = Client::connect(*address).await {
-                return Some(client);
-            }
-        }
-        None
-    }
-
-    /// How many batches were sent, all acknowledged in the end.
-    async fn run(self) -> i32 {
-        let until = Instant::now() + 4 * PATIENCE;
-        let producer = loop {
-            if let Some(mut client) = self.leader().await
-                && let Ok(producer) = client.init_producer_id().await
-            {
-                break producer;
-            }
-            tokio::time::sleep(POLL).await;
-        };
-        let (mut acked, mut sent) = (0, 0);
-        while acked < sent || !self.enough.load(Ordering::Relaxed) {
-            assert!(Instant::now() < until, "producer {}: {acked} of {sent} acknowledged", self.name);
-            if let Some(client) = self.leader().await {
-                self.pipelined(client, producer, &mut acked, &mut sent).await;
-            }
-            tokio::time::sleep(POLL).await;
-        }
-        acked
-    }
-
-    /// Sends from `acked` on, until something is refused or the connection breaks.
-    async fn pipelined(
-        &self,
-        mut client: Client,
-        producer: (highwater_wire::ProducerId, highwater_wire::ProducerEpoch),
-        acked: &mut i32,
-        sent: &mut i32,
-    ) {
-        let mut next = *acked;
-        let mut flying = VecDeque::new();
-        let mut refused_at = None;
-        loop {
-            while refused_at.is_none() && flying.len() < 5 && (next < *sent || !self.enough.load(Ordering::Relaxed)) {
-                let value = format!("{}-{next}", self.name);
-                let records = idempotent_batch(producer, next, NOW, &[&value]);
-                // Whether it arrives or not, it may have.
-                *sent = (next + 1).max(*sent);
-                if client.send(9, &produce_request("t", 0, ALL, Some(records)).into()).await.is_err() {
-                    return;
-                }
-                flying.push_back(next);
-                next += 1;
-            }
-            let Some(sequence) = flying.pop_front() else { return };
-            let Ok((_, Response::Produce(answer))) = client.receive(ApiKey::Produce, 9).await else { return };
-            let code = answer.responses[0].partition_responses[0].error_code;
-            if code == 0 {
-                assert_eq!(
-                    refused_at, None,
-                    "batch {sequence} of producer {} was taken after one was refused",
-                    self.name
-                );
-                assert_eq!(*acked, sequence);
-                *acked += 1;
-            } else {
-                refused_at = refused_at.or(Some(sequence));
-                self.refused.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn b05_batches_behind_a_refused_one_are_refused_too_while_leaders_move() {
@@ -121,7 +26,7 @@ async fn b05_batches_behind_a_refused_one_are_refused_too_while_leaders_move() {
     let mut producers = Vec::new();
     for name in 0..PRODUCERS {
         let (addresses, refused, enough) = (addresses.clone(), refused.clone(), enough.clone());
-        producers.push(tokio::spawn(Pipeline { addresses, name, refused, enough }.run()));
+        producers.push(tokio::spawn(Pipeline { addresses, name, refused, acked: Arc::default(), enough }.run()));
     }
 
     // The leader is another one as often as the cluster can.
@@ -150,13 +55,7 @@ async fn b05_batches_behind_a_refused_one_are_refused_too_while_leaders_move() {
     let values: Vec<String> =
         contents(&told(client.read_all("t", 0).await)).into_iter().map(|(_, value)| value).collect();
     for (name, count) in sent.iter().enumerate() {
-        let own: Vec<&str> = values
-            .iter()
-            .filter_map(|v| v.split_once('-').filter(|(n, _)| *n == name.to_string()))
-            .map(|v| v.1)
-            .collect();
-        let expected: Vec<String> = (0..*count).map(|n| n.to_string()).collect();
-        assert_eq!(own, expected, "producer {name}: a gap, a double or another order");
+        check_values(&values, name, *count);
     }
     assert_eq!(values.len(), sent.iter().map(|count| *count as usize).sum::<usize>());
     cluster.end().await;

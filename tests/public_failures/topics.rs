@@ -1,12 +1,17 @@
 //! Topics that go and come again, and records of odd times.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use highwater_tests::client::{
     Client, EARLIEST, LATEST, batch, fetch_partition, fetch_request, fetch_topic, produce_request,
 };
 use highwater_tests::cluster::{Cluster, told};
 use highwater_wire::{ErrorCode, Record, RecordBatchBuilder, Timestamp, TopicId};
+use rdkafka::TopicPartitionList;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{Consumer as _, StreamConsumer};
+use rdkafka::message::Message as _;
+use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use crate::{ALL, NOW};
 
@@ -73,6 +78,55 @@ async fn b33_a_topic_that_comes_again_never_answers_for_the_one_before() {
             })
             .await;
     }
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b33_a_stock_producer_and_consumer_go_on_in_a_topic_that_comes_again() {
+    const PAUSES_MS: [u64; 6] = [0, 50, 500, 0, 50, 500];
+    const LIMIT: Duration = Duration::from_secs(30);
+    let cluster = Cluster::start(3, &[]).await;
+    let addresses: Vec<String> = (1..=3).map(|id| cluster.address(id).to_string()).collect();
+    let mut settings = ClientConfig::new();
+    settings.set("bootstrap.servers", addresses.join(",")).set("topic.metadata.refresh.interval.ms", "2000");
+    settings.set("group.id", "none").set("enable.auto.commit", "false").set("auto.offset.reset", "earliest");
+    let producer: FutureProducer = settings.create().unwrap();
+    let consumer: StreamConsumer = settings.create().unwrap();
+    let mut assigned = TopicPartitionList::new();
+    assigned.add_partition_offset("t", 0, rdkafka::Offset::Beginning).unwrap();
+
+    for (round, pause) in PAUSES_MS.into_iter().enumerate() {
+        cluster.create_topic("t", 1 + round as i32 % 3, 3, &[]).await;
+        if round == 0 {
+            consumer.assign(&assigned).unwrap();
+        }
+        // Fewer each time: where the consumer stands, the new one has nothing.
+        let values: Vec<String> = (0..10 - round).map(|n| format!("{round}-{n}")).collect();
+        let begun = Instant::now();
+        for value in &values {
+            let record = || FutureRecord::<(), _>::to("t").partition(0).payload(value);
+            while let Err((error, _)) = producer.send(record(), LIMIT).await {
+                assert!(begun.elapsed() < LIMIT, "round {round}: cannot write: {error}");
+            }
+        }
+        let mut read = Vec::new();
+        while read.last() != values.last() {
+            let left = LIMIT.saturating_sub(begun.elapsed());
+            let next = tokio::time::timeout(left, consumer.recv()).await;
+            let next = next.unwrap_or_else(|_| panic!("round {round}: {read:?} read of {values:?}"));
+            // Errors are news of the topic that is gone.
+            if let Ok(message) = next {
+                read.push(String::from_utf8_lossy(message.payload().unwrap_or_default()).into_owned());
+            }
+        }
+        read.dedup();
+        assert_eq!(read, values, "round {round}: only what was written to this one, in order");
+        println!("round {round}: written and read after {:?}", begun.elapsed());
+
+        assert_eq!(told(cluster.client(1).await.delete_topic("t").await), 0);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+    drop((consumer, producer));
     cluster.end().await;
 }
 

@@ -56,7 +56,8 @@ fn put_block(out: &mut Vec<u8>, block: &[u8]) {
     out.extend_from_slice(block);
 }
 
-fn crc(bytes: &[u8]) -> u32 {
+/// CRC-32C.
+pub(super) fn crc(bytes: &[u8]) -> u32 {
     let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
     u32::try_from(crc & u64::from(u32::MAX)).expect("masked to 32 bits")
 }

@@ -14,6 +14,10 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+mod sync_count;
+
+use self::sync_count::SyncCount;
+
 /// The format of the store that this build writes; a newer one is refused (D28).
 pub(crate) const STORE_FORMAT: u32 = 2;
 /// Pages up to a quarter of a segment stay in the log instead of becoming blob files, which sled never syncs.
@@ -25,6 +29,8 @@ pub(crate) const SWEEP_KEYS_MAX: usize = 512;
 
 /// Key of [`Identity`] in the tree `raft` (D13).
 const IDENTITY: &[u8] = &[0x03];
+/// Key of how many syncs there were (u64 big-endian), in the same tree; see [`sync_count`].
+const SYNCS: &[u8] = &[0x04];
 
 /// Why the store cannot be opened; the text names the file and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +49,13 @@ pub(crate) enum OpenError {
     Sled(sled::Error),
     #[error("damaged: {0}")]
     Damaged(String),
+    #[error(
+        "the database knows of {found} syncs, but {known} were done ({path}): what this node acknowledged in the others is \
+         lost, and a voter that has forgotten must not vote. If other voters are whole, wipe the directory and replace this \
+         voter (highwater quorum add-voter); if it was the only one, restore a backup, or remove that file to go on with \
+         what is left"
+    )]
+    Forgot { found: u64, known: u64, path: PathBuf },
 }
 
 /// Who this directory is. Minted once, at formatting (D1).
@@ -125,15 +138,27 @@ impl MetaStore {
             }
         };
 
+        let count_file = SyncCount::path(directory);
+        let (sync_count, known) = SyncCount::open(directory).map_err(at(&count_file))?;
+        let found = raft
+            .get(SYNCS)
+            .map_err(OpenError::Sled)?
+            .and_then(|count| Some(u64::from_be_bytes((*count).try_into().ok()?)));
+        let found = found.unwrap_or(0);
+        if let Some(known) = known.filter(|known| *known > found) {
+            return Err(OpenError::Forgot { found, known, path: count_file });
+        }
+
         let db_file = path.join("db");
         let file = OpenOptions::new().read(true).write(true).open(&db_file).map_err(at(&db_file))?;
         let (failed, _) = watch::channel(None);
         let (sync, sync_jobs) = mpsc::channel();
         let (sweep, sweep_jobs) = mpsc::channel();
         let report = failed.clone();
+        let mut barrier = Barrier { db, raft: raft.clone(), file, syncs: found, sync_count };
         let sync_thread = std::thread::Builder::new()
             .name("meta-sync".to_owned())
-            .spawn(move || sync_loop(&db, &file, &sync_jobs, &report))
+            .spawn(move || sync_loop(&mut barrier, &sync_jobs, &report))
             .map_err(at(&path))?;
         let sweep_thread = std::thread::Builder::new()
             .name("meta-sweep".to_owned())
@@ -264,21 +289,40 @@ impl MetaStore {
     }
 }
 
+/// What makes durable what was written so far.
+struct Barrier {
+    db: sled::Db,
+    raft: sled::Tree,
+    /// The file `db`.
+    file: File,
+    syncs: u64,
+    sync_count: SyncCount,
+}
+
+impl Barrier {
+    fn sync(&mut self) -> io::Result<()> {
+        self.syncs += 1;
+        self.raft.insert(SYNCS, &self.syncs.to_be_bytes()).map_err(to_io)?;
+        self.db.flush().map_err(to_io)?;
+        self.file.sync_data()?;
+        self.sync_count.write(self.syncs)
+    }
+}
+
 /// Group commit: one flush and one fdatasync for all who asked since the last.
-fn sync_loop(db: &sled::Db, file: &File, jobs: &mpsc::Receiver<Done>, failed: &watch::Sender<Option<String>>) {
+fn sync_loop(barrier: &mut Barrier, jobs: &mpsc::Receiver<Done>, failed: &watch::Sender<Option<String>>) {
     let mut broken: Option<String> = None;
     while let Ok(first) = jobs.recv() {
         let mut waiting = vec![first];
         waiting.extend(jobs.try_iter());
-        if broken.is_none() {
-            let synced = db.flush().map_err(to_io).and_then(|_| file.sync_data());
-            if let Err(error) = synced {
-                let why =
-                    format!("the metadata store could not be synced: {error}; after a failed fsync nothing is certain");
-                tracing::error!(%error, "metadata sync failed, this node must stop");
-                failed.send_replace(Some(why.clone()));
-                broken = Some(why);
-            }
+        if broken.is_none()
+            && let Err(error) = barrier.sync()
+        {
+            let why =
+                format!("the metadata store could not be synced: {error}; after a failed fsync nothing is certain");
+            tracing::error!(%error, "metadata sync failed, this node must stop");
+            failed.send_replace(Some(why.clone()));
+            broken = Some(why);
         }
         for done in waiting {
             done(match &broken {

@@ -61,3 +61,28 @@ fn another_node_and_a_newer_format_are_refused() {
     let newest = format!("format 7 is newer than {STORE_FORMAT}");
     assert!(refused.to_string().contains(&newest), "{refused}");
 }
+
+#[test]
+fn a_database_that_has_forgotten_a_sync_is_refused() {
+    let directory = TempDir::new().unwrap();
+    let database = directory.path().join("store").join("db");
+    let sync = || {
+        let store = MetaStore::open(directory.path(), 1).unwrap();
+        store.raft.insert([0x7f], b"acknowledged").unwrap();
+        let (done, synced) = std::sync::mpsc::channel();
+        store.sync(move |result| done.send(result).unwrap());
+        synced.recv().unwrap().unwrap();
+        store.close();
+    };
+    sync();
+    let earlier = std::fs::read(&database).unwrap();
+    sync();
+    sync();
+    std::fs::write(&database, earlier).unwrap();
+    let refused = MetaStore::open(directory.path(), 1).unwrap_err();
+    assert!(matches!(refused, OpenError::Forgot { found: 2, known: 4, .. }), "{refused}");
+
+    std::fs::remove_file(directory.path().join("sync-count")).unwrap();
+    sync();
+    MetaStore::open(directory.path(), 1).unwrap().close();
+}
