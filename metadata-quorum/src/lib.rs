@@ -21,9 +21,9 @@ pub use config::{ControllerListener, NodeRoles, QuorumConfig, QuorumLimits, Topi
 pub use controller::{Answer, Command, Decision, Refusal, decide};
 pub use error::{QuorumError, StartError};
 pub use image::{Change, ImageVersion, MetadataImage};
-#[cfg(feature = "sim")]
-pub use raft::trial as storage_trial;
 pub use raft::{EventPage, LeaderChanges, Quorum};
+#[cfg(feature = "sim")]
+pub use raft::{readers, trial as storage_trial};
 pub use settings::{NodeSetting, NodeSettings, SettingOrigin};
 pub use status::{PeerStatus, ProbeAnswer, QuorumMember, QuorumRole, QuorumStatus};
 pub use voters::{NewVoter, VoterChange, VoterChangeState, VoterChangeStatus};

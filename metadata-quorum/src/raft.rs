@@ -11,6 +11,8 @@ mod network;
 mod node;
 mod probe;
 mod pulse;
+#[cfg(feature = "sim")]
+pub mod readers;
 mod rows;
 #[cfg(test)]
 mod rows_tests;

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::formation::FormationAnswer;
 use super::network::{CLUSTER, TO};
 use super::node::{Node, Reply};
+use super::snapshot;
 use super::types::{SnapshotMeta, TypeConfig, Vote};
 use crate::body::{self, BodyFault};
 use crate::client::{Heartbeat, HeartbeatAnswer};
@@ -186,19 +187,24 @@ async fn transfer_leader(State(node): NodeState, headers: HeaderMap, body: Bytes
 }
 
 /// `u32` length, postcard (vote, meta), then the snapshot's bytes.
+pub(super) fn parse_snapshot(body: &Bytes) -> Option<(Vote, SnapshotMeta, Bytes)> {
+    let (length, rest) = body.split_first_chunk::<4>()?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+    let (vote, meta) = postcard::from_bytes(rest.get(..length)?).ok()?;
+    Some((vote, meta, body.slice(4 + length..)))
+}
+
 async fn install_snapshot(State(node): NodeState, headers: HeaderMap, body: Bytes) -> Response {
     if let Err(refused) = check_target(&node, &headers) {
         return *refused;
     }
-    let parse = || -> Option<(Vote, SnapshotMeta, Bytes)> {
-        let (length, rest) = body.split_first_chunk::<4>()?;
-        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-        let (vote, meta) = postcard::from_bytes(rest.get(..length)?).ok()?;
-        Some((vote, meta, body.slice(4 + length..)))
-    };
-    let Some((vote, meta, snapshot)) = parse() else {
+    let Some((vote, meta, snapshot)) = parse_snapshot(&body) else {
         return (StatusCode::BAD_REQUEST, "unreadable snapshot message").into_response();
     };
+    // Once raft has it, one that cannot be read ends this node.
+    if let Err(error) = snapshot::decode(&snapshot) {
+        return (StatusCode::BAD_REQUEST, error.to_string()).into_response();
+    }
     node.note_leader();
     match node.raft.install_full_snapshot(vote, openraft::Snapshot { meta, snapshot }).await {
         Ok(SnapshotResponse { vote, .. }) => postcard_body(&SnapshotResponse::<TypeConfig>::new(vote)),

@@ -59,7 +59,7 @@ impl Told {
 }
 
 /// The content of entry `index`: the sizes vary up to the largest that is allowed.
-fn command(index: u64) -> Command {
+pub(super) fn command(index: u64) -> Command {
     let length = match index % 97 {
         0 => 60 << 10,
         step => 40 + usize::try_from(step).expect("small") * 8,
@@ -75,29 +75,29 @@ fn command(index: u64) -> Command {
     }
 }
 
-fn entry(index: u64) -> Entry {
+pub(super) fn entry(index: u64) -> Entry {
     let proposal = Proposal::of(&command(index)).expect("within the limit of an entry");
     Entry { log_id: log_id(index), payload: EntryPayload::Normal(proposal) }
 }
 
-fn log_id(index: u64) -> super::types::LogId {
+pub(super) fn log_id(index: u64) -> super::types::LogId {
     LogId { leader_id: openraft::vote::RaftLeaderId::to_committed(&leader(index / TERM_ENTRIES + 1)), index }
 }
 
-fn leader(term: u64) -> LeaderId {
+pub(super) fn leader(term: u64) -> LeaderId {
     let voted_for = NodeId { node: BrokerId(1), directory: DirectoryId::from_bytes([0; 16]) };
     LeaderId { term, voted_for }
 }
 
 /// The state after entry `index`, for every index asked for in rising order.
 #[derive(Default)]
-struct Model {
+pub(super) struct Model {
     image: MetadataImage,
     next: u64,
 }
 
 impl Model {
-    fn after(&mut self, index: u64) -> io::Result<Vec<u8>> {
+    pub fn after(&mut self, index: u64) -> io::Result<Vec<u8>> {
         while self.next <= index {
             let decided = decide(&self.image, self.next, RULE_VERSION, &command(self.next));
             let decision = decided.map_err(|refusal| io::Error::other(refusal.to_string()))?;

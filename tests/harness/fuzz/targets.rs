@@ -5,13 +5,18 @@ use std::path::Path;
 
 use bytes::Bytes;
 use highwater::config::{self, Surroundings};
+use highwater_data::log::checkpoint;
+use highwater_data::log::index::SparseIndex;
+use highwater_data::log::producer_state::ProducerState;
 use highwater_quorum::image::TopicConfig;
 use highwater_wire::api::ApiKey;
 use highwater_wire::batch::{BatchIter, ClientRules, Codec, InnerCheck, TimestampRule};
 use highwater_wire::frame::{FrameBuffer, FrameLimits};
 use highwater_wire::request::request_limits;
 use highwater_wire::response::response_limits;
-use highwater_wire::{Record, RecordBatch, RecordBatchBuilder, Request, Response, Timestamp};
+use highwater_wire::{
+    Offset, ProducerEpoch, ProducerId, Record, RecordBatch, RecordBatchBuilder, Request, Response, Timestamp,
+};
 use rand::Rng as _;
 use rand::rngs::SmallRng;
 
@@ -19,13 +24,15 @@ use super::mutate;
 use super::{Case, Maker, Target};
 
 /// All of them, in the order in which they run.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 8] = [
     Target { name: "frames", prepare: frames },
     Target { name: "requests", prepare: requests },
     Target { name: "answers", prepare: answers },
     Target { name: "batches", prepare: batches },
     Target { name: "properties", prepare: properties },
     Target { name: "topic-configs", prepare: topic_configs },
+    Target { name: "controllers", prepare: controllers },
+    Target { name: "log-files", prepare: log_files },
 ];
 
 /// The frames of `wire/tests/golden.txt` without their length field: a request or an answer of every version.
@@ -196,5 +203,73 @@ fn topic_configs() -> Maker {
             true
         };
         Case { input: mutate::text(&sample, rng).into_bytes(), read: Box::new(read) }
+    })
+}
+
+/// What nodes tell each other on the controller listener, and what they keep of it.
+fn controllers() -> Maker {
+    let readers = highwater_quorum::readers::readers();
+    Box::new(move |rng| {
+        let reader = pick(&readers, rng);
+        let (sample, read) = (pick(&reader.samples, rng), reader.read);
+        let mut input = mutate::bytes(sample, rng);
+        // A right checksum, so that what lies behind it is reached.
+        if reader.name == "snapshot" && input.len() > 4 && rng.random_ratio(3, 4) {
+            let (content, _) = input.split_at(input.len() - 4);
+            let crc = crc_fast::crc32_iscsi(content).to_be_bytes();
+            let at = input.len() - 4;
+            input[at..].copy_from_slice(&crc);
+        }
+        Case { input, read: Box::new(move |input| read(&input)) }
+    })
+}
+
+/// The small files beside the records.
+fn log_files() -> Maker {
+    type Read = fn(&[u8]) -> bool;
+    let offsets: Read = |bytes| checkpoint::parse_offsets(&String::from_utf8_lossy(bytes)).is_ok();
+    let epochs: Read = |bytes| checkpoint::parse_epochs(&String::from_utf8_lossy(bytes)).is_ok();
+    let topic: Read = |bytes| checkpoint::parse_partition_metadata(&String::from_utf8_lossy(bytes)).is_ok();
+    let properties: Read = |bytes| !checkpoint::parse_properties(&String::from_utf8_lossy(bytes)).is_empty();
+    let producers: Read = |bytes| {
+        ProducerState::decode(bytes).is_ok_and(|state| {
+            assert_eq!(ProducerState::decode(&state.encode()).expect("what it wrote itself").len(), state.len());
+            true
+        })
+    };
+    let index: Read = |bytes| {
+        let (offsets, times) = bytes.split_at(bytes.len() / 2);
+        let index = SparseIndex::decode(offsets, times, 1 << 30);
+        let _ = (index.floor(Offset(10), Offset(1_000)), index.max_timestamp(Offset(10)), index.last_entry(Offset(10)));
+        !index.encode_offsets().is_empty()
+    };
+    let mut batch = RecordBatchBuilder::new().producer(ProducerId(7), ProducerEpoch(1), 3);
+    let mut state = ProducerState::default();
+    let mut bytes = Vec::new();
+    for at in 0..40_u32 {
+        bytes.extend([at * 3, at * 4_100].map(u32::to_be_bytes).concat());
+    }
+    for at in 0..20_u64 {
+        bytes.extend((1_700_000_000_000 + at * 1_000).to_be_bytes());
+        bytes.extend((at as u32 * 6).to_be_bytes());
+    }
+    batch.push(&Record::new(Timestamp(1_000), None, Some(b"value")));
+    state.note(batch.build().header());
+    let samples: Vec<(Vec<u8>, Read)> = vec![
+        (b"0\n3\na 10 5\nb-c 0 1099511627776\nlonger.name_here 3 77\n".to_vec(), offsets),
+        (b"0\n4\n0 0\n1 10\n4 77\n9 1000000\n".to_vec(), epochs),
+        (b"version: 0\ntopic_id: BQUFBQUFBQUFBQUFBQUFBQ\n".to_vec(), topic),
+        (b"#\n#now\nversion=1\nnode.id=3\ncluster.id=MkU3OEVBNTcwNTJENDM2Qk\n".to_vec(), properties),
+        (state.encode(), producers),
+        (bytes, index),
+    ];
+    Box::new(move |rng| {
+        let (sample, read) = pick(&samples, rng);
+        let (read, mut input) = (*read, mutate::bytes(sample, rng));
+        if sample == &samples[4].0 && input.len() >= 10 && rng.random_ratio(3, 4) {
+            let crc = crc_fast::crc32_iscsi(&input[6..]);
+            input[2..6].copy_from_slice(&crc.to_be_bytes());
+        }
+        Case { input, read: Box::new(move |input| read(&input)) }
     })
 }
