@@ -100,6 +100,8 @@ pub struct Hosted {
     alarm: AtomicU64,
     leads: AtomicBool,
     traffic: Arc<TopicTraffic>,
+    /// The damage on disk that a read met last, so that not every reader's every try is a line in the log.
+    damage: Mutex<Option<String>>,
 }
 
 /// Where the outputs go that leave the data plane's inner rooms.
@@ -194,6 +196,7 @@ impl Partitions {
             alarm: AtomicU64::new(u64::MAX),
             leads: AtomicBool::new(false),
             traffic: self.traffic.of(at.topic),
+            damage: Mutex::default(),
         };
         self.hosted.write().insert(at, Arc::new(hosted))
     }
@@ -224,6 +227,19 @@ impl Partitions {
         if let Some(hosted) = self.hosted.read().get(&at) {
             hosted.traffic.consumed(bytes);
         }
+    }
+
+    /// A read met damage on disk; whether that is news.
+    pub fn note_damage(&self, at: TopicPartition, error: &io::Error) -> bool {
+        let Some(hosted) = self.hosted.read().get(&at).cloned() else { return true };
+        let told = error.to_string();
+        let mut damage = hosted.damage.lock();
+        let news = damage.as_ref() != Some(&told);
+        if news {
+            self.traffic.rotted();
+            *damage = Some(told);
+        }
+        news
     }
 
     /// Hosts it no longer. Requests that are inside finish; later ones find nothing.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use highwater_tests::client::{Client, contents};
 use highwater_tests::process::{Node, Processes};
+use highwater_wire::ErrorCode;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -169,4 +170,48 @@ async fn b21_a_slow_sync_costs_latency_and_nothing_else() {
     assert!(running.cluster.nodes[victim - 1].runs());
     running.goes_on("afterwards").await;
     running.end(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b16_damage_that_a_reader_meets_is_refused_told_once_and_whole_on_the_others() {
+    let mut running = Running::start().await;
+    running.enough.store(true, Ordering::Relaxed);
+    let sent = (&mut running.producer).await.unwrap();
+    running.led_by(1).await;
+    assert_eq!(running.cluster.terminate(1), Some(0));
+    let log = running.cluster.node(1).data_dir().join("t-0/00000000000000000000.log");
+    let mut bytes = fs::read(&log).unwrap();
+    // A letter of the third batch's record: each begins with its offset and length.
+    let length = |at: usize| 12 + u32::from_be_bytes(bytes[at + 8..at + 12].try_into().unwrap()) as usize;
+    let second = length(0);
+    let fourth = second + length(second) + length(second + length(second));
+    bytes[fourth - 2] ^= 1;
+    fs::write(&log, bytes).unwrap();
+    running.cluster.start_node(1);
+    running.cluster.wait_node_ready(1).await;
+    running.led_by(1).await;
+
+    let address = |id: usize| (std::net::Ipv4Addr::LOCALHOST, running.cluster.node(id).kafka_port).into();
+    let mut client = Client::connect(address(1)).await.unwrap();
+    for _ in 0..3 {
+        let fetched = client.fetch("t", 0, 2, Duration::ZERO).await.unwrap();
+        assert_eq!((fetched.error, fetched.records.len()), (ErrorCode::CorruptMessage, 0));
+    }
+    for whole in [0, 3] {
+        let fetched = client.fetch("t", 0, whole, Duration::ZERO).await.unwrap();
+        assert_eq!(fetched.error, ErrorCode::None, "from {whole} on");
+        assert!(!fetched.records.is_empty());
+    }
+    let told = running.cluster.unexpected_errors(&[]);
+    assert_eq!(told.len(), 1, "once, however often it is read: {told:?}");
+    assert!(told[0].contains("00000000000000000000.log"), "{told:?}");
+    let metrics = format!("http://127.0.0.1:{}/metrics", running.cluster.node(1).http_port);
+    let metrics = running.cluster.http.get(metrics).send().await.unwrap().text().await.unwrap();
+    let counted = metrics.lines().any(|line| line == "highwater_corrupt_batches_total{from=\"disk\"} 1");
+    assert!(counted, "{:?}", metrics.lines().filter(|line| line.contains("corrupt")).collect::<Vec<_>>());
+
+    running.led_by(2).await;
+    let records = Client::connect(address(2)).await.unwrap().read_all("t", 0).await.unwrap();
+    let values: Vec<String> = contents(&records).into_iter().map(|(_, value)| value).collect();
+    check_values(&values, 0, sent);
 }

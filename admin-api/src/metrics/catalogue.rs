@@ -183,7 +183,12 @@ pub const ALL: &[Family] = &[
         &["reason"],
         "Offsets that replicas here gave up to agree with a leader; committed: acknowledged records were lost.",
     ),
-    recorded(Kind::Counter, "highwater_corrupt_batches_total", &["from"], "Batches whose CRC did not match."),
+    recorded(
+        Kind::Counter,
+        "highwater_corrupt_batches_total",
+        &["from"],
+        "Damaged batches: sent by a producer or a leader, or found on disk (each place once while it is the newest).",
+    ),
     // This API.
     recorded(Kind::Counter, "highwater_admin_requests_total", &["route", "code"], "Requests to the admin API."),
     recorded(Kind::Histogram, "highwater_admin_request_seconds", &["route"], "Until the head of the answer was ready."),

@@ -77,7 +77,14 @@ impl<D: Disk> ReadPlan<D> {
     /// # Errors
     /// `InvalidData`, and where it lies, for a damaged batch (P7); whatever else the disk says.
     pub fn read(&self) -> io::Result<Bytes> {
-        let read = self.source.as_ref().map_or_else(|| Ok(Bytes::new()), |source| self.read_source(source));
+        let read = self.source.as_ref().map_or_else(
+            || Ok(Bytes::new()),
+            |source| {
+                let named =
+                    |error: io::Error| io::Error::new(error.kind(), format!("{:020}.log: {error}", source.base.0));
+                self.read_source(source).map_err(named)
+            },
+        );
         // Pairs with the log's count before it touches the file; what an old plan could not read is no error either.
         if self.truncations_now.load(Ordering::SeqCst) == self.truncations { read } else { Ok(Bytes::new()) }
     }

@@ -70,6 +70,7 @@ pub struct Traffic {
     truncated: Counter,
     truncated_committed: Counter,
     corrupt: Counter,
+    rotted: Counter,
 }
 
 impl Traffic {
@@ -84,6 +85,7 @@ impl Traffic {
             truncated: truncated("uncommitted"),
             truncated_committed: truncated("committed"),
             corrupt: counter!("highwater_corrupt_batches_total", "from" => "leader"),
+            rotted: counter!("highwater_corrupt_batches_total", "from" => "disk"),
         }
     }
 
@@ -107,6 +109,11 @@ impl Traffic {
     /// Files were forced to the disk.
     pub fn synced(&self, took: Duration) {
         self.fsync.record(took);
+    }
+
+    /// Damage on disk was met where none was known.
+    pub fn rotted(&self) {
+        self.rotted.increment(1);
     }
 
     /// What a replica has to say is counted, too.

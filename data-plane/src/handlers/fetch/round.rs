@@ -173,7 +173,7 @@ impl Round {
         for key in order {
             let Some(outcome) = outcomes.remove(&key) else { continue };
             let at = outcome.granted();
-            let partition = outcome.tell(&image, self.version, key.partition);
+            let partition = outcome.tell(&self.context, &image, self.version, key.partition);
             if let Some(at) = at.filter(|_| !follower && !partition.records.is_empty()) {
                 self.context.partitions.count_consumed(at, partition.records.len() as u64);
             }
@@ -212,7 +212,7 @@ impl Outcome {
     }
 
     /// Reads the records, if there are any.
-    fn tell(self, image: &MetadataImage, version: i16, index: i32) -> FetchedPartition {
+    fn tell(self, context: &Context, image: &MetadataImage, version: i16, index: i32) -> FetchedPartition {
         let mut partition = FetchedPartition::new(index, ErrorCode::None);
         match self {
             Self::Granted(at, grant) => {
@@ -227,7 +227,9 @@ impl Outcome {
                     Some(Ok(records)) => partition.records = records,
                     Some(Err(error)) => {
                         let topic = image.topics.get(&at.topic).map_or("", |topic| &topic.name);
-                        tracing::error!(topic, index, %error, "cannot read records that the log says it holds");
+                        if context.partitions.note_damage(at, &error) {
+                            tracing::error!(topic, index, %error, "cannot read records that the log says it holds");
+                        }
                         let damaged = error.kind() == io::ErrorKind::InvalidData;
                         let code = if damaged { ErrorCode::CorruptMessage } else { ErrorCode::KafkaStorageError };
                         return FetchedPartition::new(index, code);
