@@ -293,10 +293,9 @@ impl Leader {
         };
         let behind = |follower: &Follower| follower.progress.end() != Some(view.end) && counts(follower);
         let shrink_check = self.followers.iter().any(behind).then(|| self.shrink_check_at());
-        [shrink_check, self.acks.next_deadline(), self.isr.resend_at(), self.propose_again_at]
-            .into_iter()
-            .flatten()
-            .min()
+        let deadlines = [self.acks.next_deadline(), self.flush_acks.next_deadline()];
+        let others = [shrink_check, self.isr.resend_at(), self.propose_again_at];
+        deadlines.into_iter().chain(others).flatten().min()
     }
 
     /// A newer image that leaves the leadership as it is: ISR, assignment, min ISR, who is active (R122, R135, R144).

@@ -351,6 +351,8 @@ fn where_every_record_is_synced_the_own_share_is_the_synced_end() {
     let stored = StoredBatch { base: Offset(10), end: Offset(11), log_append_time: Timestamp::NONE };
     let own = stage.leader.await_own(stored, Ticket(99), stage.now + Millis(1), &stage.log.view());
     assert_eq!(own, AckState::Waiting, "acks = 1 waits for the disk too");
+    let due = stage.leader.tick_at(&stage.log.view(), stage.now);
+    assert_eq!(due, Some(stage.now + Millis(1)), "and no longer than its producer");
     stage.log.flushed_end = Offset(11);
     stage.feed(|leader, cx| leader.on_flushed(cx));
     assert_eq!((stage.high_watermark(), stage.acked()), (11, vec![99, ticket.0]));
