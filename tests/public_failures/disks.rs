@@ -173,7 +173,7 @@ async fn b21_a_slow_sync_costs_latency_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn b16_damage_that_a_reader_meets_is_refused_told_once_and_whole_on_the_others() {
+async fn b16_damage_that_a_reader_meets_is_refused_told_once_and_mended_from_the_others() {
     let mut running = Running::start().await;
     running.enough.store(true, Ordering::Relaxed);
     let sent = (&mut running.producer).await.unwrap();
@@ -191,7 +191,8 @@ async fn b16_damage_that_a_reader_meets_is_refused_told_once_and_whole_on_the_ot
     running.cluster.wait_node_ready(1).await;
     running.led_by(1).await;
 
-    let address = |id: usize| (std::net::Ipv4Addr::LOCALHOST, running.cluster.node(id).kafka_port).into();
+    let ports = [1, 2].map(|id| running.cluster.node(id).kafka_port);
+    let address = |id: usize| (std::net::Ipv4Addr::LOCALHOST, ports[id - 1]).into();
     let mut client = Client::connect(address(1)).await.unwrap();
     for _ in 0..3 {
         let fetched = client.fetch("t", 0, 2, Duration::ZERO).await.unwrap();
@@ -210,8 +211,16 @@ async fn b16_damage_that_a_reader_meets_is_refused_told_once_and_whole_on_the_ot
     let counted = metrics.lines().any(|line| line == "highwater_corrupt_batches_total{from=\"disk\"} 1");
     assert!(counted, "{:?}", metrics.lines().filter(|line| line.contains("corrupt")).collect::<Vec<_>>());
 
+    // As the line says.
     running.led_by(2).await;
-    let records = Client::connect(address(2)).await.unwrap().read_all("t", 0).await.unwrap();
-    let values: Vec<String> = contents(&records).into_iter().map(|(_, value)| value).collect();
-    check_values(&values, 0, sent);
+    assert_eq!(running.cluster.terminate(1), Some(0));
+    fs::remove_dir_all(log.parent().unwrap()).unwrap();
+    running.cluster.start_node(1);
+    running.cluster.wait_node_ready(1).await;
+    for id in [2, 1] {
+        running.led_by(id).await;
+        let records = Client::connect(address(id)).await.unwrap().read_all("t", 0).await.unwrap();
+        let values: Vec<String> = contents(&records).into_iter().map(|(_, value)| value).collect();
+        check_values(&values, 0, sent);
+    }
 }

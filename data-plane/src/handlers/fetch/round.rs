@@ -228,7 +228,11 @@ impl Outcome {
                     Some(Err(error)) => {
                         let topic = image.topics.get(&at.topic).map_or("", |topic| &topic.name);
                         if context.partitions.note_damage(at, &error) {
-                            tracing::error!(topic, index, %error, "cannot read records that the log says it holds");
+                            tracing::error!(
+                                topic, index, %error,
+                                "cannot read records that the log says it holds: let another replica lead; then stop this \
+                                 node, remove the partition's directory and start it, and it is filled again"
+                            );
                         }
                         let damaged = error.kind() == io::ErrorKind::InvalidData;
                         let code = if damaged { ErrorCode::CorruptMessage } else { ErrorCode::KafkaStorageError };
