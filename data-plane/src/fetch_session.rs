@@ -286,9 +286,22 @@ pub struct ClientSession {
     epoch: i32,
     /// What the server knows us to ask.
     known: BTreeMap<TopicPartition, Asked>,
+    /// The server kept no session when it was last asked to.
+    kept_none: bool,
 }
 
 impl ClientSession {
+    /// Whether a request may follow one that is not answered yet. Not before the server has named the session: a second full
+    /// request would open a second one, and of what changes later each would hear a part.
+    pub fn may_pipeline(&self) -> bool {
+        self.id != 0
+    }
+
+    /// Whether the next request is to be answered at once: until then no other may follow it, whatever comes up.
+    pub fn is_opening(&self) -> bool {
+        self.id == 0 && !self.kept_none
+    }
+
     /// The next request when `wanted` is all that shall be followed. Counts as sent.
     pub fn round(&mut self, wanted: BTreeMap<TopicPartition, Asked>) -> ClientRound {
         let asked =
@@ -296,7 +309,7 @@ impl ClientSession {
         let asked = asked.collect();
         let forgotten = self.known.keys().filter(|at| !wanted.contains_key(at)).copied().collect();
         self.known = wanted;
-        ClientRound { session: self.id, epoch: self.epoch, asked, forgotten }
+        ClientRound { session: self.id, epoch: self.take_epoch(), asked, forgotten }
     }
 
     /// The same with changes only: what is asked anew, and what no more. Everything else stays as it was.
@@ -315,16 +328,25 @@ impl ClientSession {
         if self.id == 0 {
             asked = self.known.iter().map(|(at, wish)| (*at, *wish)).collect();
         }
-        ClientRound { session: self.id, epoch: self.epoch, asked, forgotten }
+        ClientRound { session: self.id, epoch: self.take_epoch(), asked, forgotten }
+    }
+
+    /// The epoch of a request that is sent now. It grows with what is sent, not with what is answered: two requests may be
+    /// under way.
+    fn take_epoch(&mut self) -> i32 {
+        let epoch = self.epoch;
+        if self.id != 0 {
+            self.epoch = next_epoch(epoch);
+        }
+        epoch
     }
 
     /// The server answered with this session id (0: it keeps none) and no error at the top.
     pub fn on_answer(&mut self, session: i32) {
+        self.kept_none = session == 0;
         if session == 0 {
-            self.reset();
-        } else if self.id == session {
-            self.epoch = next_epoch(self.epoch);
-        } else {
+            self.start_over();
+        } else if self.id != session {
             self.id = session;
             self.epoch = next_epoch(INITIAL_EPOCH);
         }
@@ -333,6 +355,11 @@ impl ClientSession {
     /// No answer, or one with an error at the top: start over with a full request (R91). What was asked is forgotten: the
     /// caller says all that it follows now, and nothing that it left while there was no session.
     pub fn reset(&mut self) {
+        self.kept_none = false;
+        self.start_over();
+    }
+
+    fn start_over(&mut self) {
         self.id = 0;
         self.epoch = INITIAL_EPOCH;
         self.known.clear();
@@ -474,5 +501,29 @@ mod tests {
         client.reset();
         let round = client.round_of_changes([(at(1), asked(1))], []);
         assert_eq!(round.asked, [(at(1), asked(1))]);
+    }
+    #[test]
+    fn two_requests_under_way_are_of_one_session_and_the_server_takes_both() {
+        let at = |partition| TopicPartition::new(TopicId::from_bytes([1; 16]), partition);
+        let mut client = ClientSession::default();
+        assert!(client.is_opening());
+        client.round_of_changes([(at(0), asked(1))], []);
+        assert!(!client.may_pipeline(), "a second full request would open a second session");
+        client.on_answer(77);
+        assert!(client.may_pipeline() && !client.is_opening());
+        let mut server = FetchSession::of_follower(true);
+        let rounds =
+            [client.round_of_changes([(at(0), asked(2))], []), client.round_of_changes([(at(1), asked(1))], [])];
+        for round in rounds {
+            assert_eq!(server.accept(round.epoch, true), Ok(()), "{round:?}");
+        }
+        client.on_answer(77);
+        client.on_answer(77);
+        assert_eq!(server.accept(client.round_of_changes([], []).epoch, true), Ok(()));
+        client.reset();
+        assert!(!client.may_pipeline() && client.is_opening());
+        client.round_of_changes([(at(0), asked(1))], []);
+        client.on_answer(0);
+        assert!(!client.may_pipeline() && !client.is_opening(), "who keeps no session is not asked without end");
     }
 }

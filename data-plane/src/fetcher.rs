@@ -5,7 +5,8 @@
 //! as an error, so that they back off (D26a), and to the quorum as a suspicion (D7).
 //!
 //! One request is in flight. Only news from outside – a partition to follow, one synced, the end of a pause – sends a
-//! second one, which makes the leader answer the first at once instead of when its wait is over.
+//! second one, which makes the leader answer the first at once instead of when its wait is over. The request that opens a
+//! session is followed by none until the session has a name, and therefore does not wait.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -225,10 +226,27 @@ impl Fetcher {
         let now = self.now();
         match news {
             News::Next(at, next) => {
+                let next = self.renewed(at, next);
                 self.urgent |= matches!(next, FollowerNext::Fetch(_));
                 self.next(at, next, now);
             }
             News::Drop(at) => self.following.drop(at),
+        }
+    }
+
+    /// What a replica wants now: an answer may have come while its wish was on its way, and where it would have fetched
+    /// then it takes nothing any more.
+    fn renewed(&self, at: TopicPartition, wish: FollowerNext) -> FollowerNext {
+        let partitions = &self.shared.partitions;
+        let mut deliveries = Deliveries::new();
+        let reply = partitions.enter_with(at, ReplicaRequest::FetchPoint, partitions.clock.now(), &mut deliveries);
+        partitions.deliver(&mut deliveries);
+        match (wish, reply) {
+            (FollowerNext::BackOff { error, .. }, Some(ReplicaReply::Next(FollowerNext::Fetch(point)))) => {
+                FollowerNext::BackOff { point, error }
+            }
+            (_, Some(ReplicaReply::Next(next))) => next,
+            (wish, _) => wish,
         }
     }
 
@@ -265,7 +283,7 @@ impl Fetcher {
         self.urgent |= self.following.take_resumed(now);
         let due = match self.flights.len() {
             0 => (self.connection.is_some() || self.dial_at <= now) && self.following.may_send(now),
-            1 => self.urgent && self.following.has_changes(now),
+            1 => self.urgent && self.session.may_pipeline() && self.following.has_changes(now),
             _ => false,
         };
         if !due {
@@ -294,12 +312,13 @@ impl Fetcher {
         self.following.set_pause_max(longest_pause(&self.shared.live));
         let bytes_max = self.shared.live.fetch_partition_bytes_max();
         let asked = changes.asked.into_iter().map(|(at, point)| (at, asked(point, bytes_max)));
+        let wait = if self.session.is_opening() { Duration::ZERO } else { self.shared.live.fetch_wait_max() };
         let round = self.session.round_of_changes(asked, changes.dropped);
         let correlation_id = self.next_correlation;
         self.next_correlation = self.next_correlation.wrapping_add(1);
-        let frame = self.request(round).encode(FETCH_VERSION, correlation_id, Some(&self.client_id));
+        let frame = self.request(round, wait).encode(FETCH_VERSION, correlation_id, Some(&self.client_id));
         let frame = frame.map_err(io::Error::other)?;
-        let deadline = Instant::now() + self.shared.live.fetch_wait_max() + GRACE;
+        let deadline = Instant::now() + wait + GRACE;
         self.flights.push_back(Flight { deadline, correlation_id, replaced: BTreeMap::new() });
         let connection = self.connection.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let frame = frame.to_bytes();
@@ -308,14 +327,14 @@ impl Fetcher {
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     }
 
-    fn request(&self, round: ClientRound) -> Request {
+    fn request(&self, round: ClientRound, wait: Duration) -> Request {
         let live = &self.shared.live;
         let mut request = FetchRequest::default();
         let mut replica = ReplicaState::default();
         replica.replica_id = self.shared.identity.broker.0;
         replica.replica_epoch = BrokerEpoch::to_wire(self.shared.identity.epoch());
         request.replica_state = replica;
-        request.max_wait_ms = i32::try_from(live.fetch_wait_max().as_millis()).unwrap_or(i32::MAX);
+        request.max_wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
         request.min_bytes = i32::try_from(live.fetch_bytes_min()).unwrap_or(i32::MAX);
         request.max_bytes = i32::try_from(live.fetch_response_bytes_max()).unwrap_or(i32::MAX);
         request.session_id = round.session;
