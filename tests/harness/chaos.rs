@@ -4,8 +4,12 @@
 mod board;
 pub mod checker;
 mod ending;
-mod fleet;
+pub mod families;
+pub mod flaws;
+pub(crate) mod fleet;
 pub mod history;
+mod links;
+mod logs;
 mod nemesis;
 pub mod plan;
 pub mod run;

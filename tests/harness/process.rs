@@ -20,9 +20,11 @@ pub fn binary() -> &'static Path {
         if let Some(given) = std::env::var_os("HIGHWATER_BINARY") {
             return PathBuf::from(given);
         }
-        // target/<profile>/deps/<this test> -> target/<profile>/highwater
+        // target/<profile>/deps/<this test>, or target/<profile>/<this program> -> target/<profile>/highwater
         let this = std::env::current_exe().expect("a process knows its own file");
-        let profile = this.parent().and_then(Path::parent).expect("cargo puts tests into <profile>/deps");
+        let folder = this.parent().expect("a file lies in a folder");
+        let profile = if folder.ends_with("deps") { folder.parent() } else { Some(folder) };
+        let profile = profile.expect("cargo puts tests into <profile>/deps");
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["build", "--locked", "--quiet", "-p", "highwater", "--bin", "highwater"]);
         cargo.arg("--target-dir").arg(profile.parent().expect("a profile lies in a target directory"));

@@ -11,11 +11,20 @@ pub fn kafka_tool(main: &str) -> Command {
     java
 }
 
+/// Whether the jars are there, so that nothing has to be fetched.
+pub fn are_there() -> bool {
+    folder().join(".complete").exists()
+}
+
+fn folder() -> PathBuf {
+    std::env::var_os("HIGHWATER_KAFKA_LIBS").map_or_else(beside_the_build, PathBuf::from)
+}
+
 /// The jars: `HIGHWATER_KAFKA_LIBS`, or a folder beside the build that is filled on first use.
-fn libraries() -> &'static Path {
+pub fn libraries() -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
-        let dir = std::env::var_os("HIGHWATER_KAFKA_LIBS").map_or_else(beside_the_build, PathBuf::from);
+        let dir = folder();
         let complete = dir.join(".complete");
         if !complete.exists() {
             let fetched = Command::new("mvn")
@@ -32,5 +41,7 @@ fn libraries() -> &'static Path {
 
 fn beside_the_build() -> PathBuf {
     let this = std::env::current_exe().expect("a process knows its own file");
-    this.ancestors().nth(3).expect("cargo puts tests into <target>/<profile>/deps").join("kafka-libs")
+    let folder = this.parent().expect("a file lies in a folder");
+    let profile = if folder.ends_with("deps") { folder.parent() } else { Some(folder) };
+    profile.and_then(Path::parent).expect("cargo puts tests into <target>/<profile>/deps").join("kafka-libs")
 }

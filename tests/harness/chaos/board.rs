@@ -10,7 +10,7 @@ use highwater_wire::request::MetadataRequest;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::fleet::{Fleet, NODES};
+use super::fleet::Fleet;
 use super::history::{Event, History};
 use crate::client::Client;
 
@@ -51,6 +51,14 @@ pub struct Known {
     pub leader: i32,
     pub epoch: i32,
     pub isr: usize,
+    /// Bit n: node n holds a replica.
+    replicas: u32,
+}
+
+impl Known {
+    pub const fn is_replica(&self, node: u8) -> bool {
+        self.replicas >> node & 1 == 1
+    }
 }
 
 pub struct Board {
@@ -143,7 +151,7 @@ impl Board {
 
     /// The address of the leader, if there is one.
     pub fn leader(&self, place: &Place) -> Option<(u8, SocketAddr)> {
-        let leader = u8::try_from(self.known(place)?.leader).ok().filter(|id| (1..=NODES).contains(id))?;
+        let leader = u8::try_from(self.known(place)?.leader).ok().filter(|id| self.fleet.nodes().contains(id))?;
         Some((leader, self.fleet.address(leader)))
     }
 
@@ -205,7 +213,8 @@ pub async fn watch_metadata(board: Arc<Board>, node: u8, done: Arc<AtomicBool>) 
                     let place = Place { topic: name.clone(), partition: partition.partition_index };
                     let isr = partition.isr_nodes.len();
                     let (leader, epoch) = (partition.leader_id, partition.leader_epoch);
-                    board.learn(place, Known { leader, epoch, isr });
+                    let replicas = partition.replica_nodes.iter().fold(0, |bits, id| bits | 1 << (id & 31));
+                    board.learn(place, Known { leader, epoch, isr, replicas });
                 }
             }
             link = Some(client);

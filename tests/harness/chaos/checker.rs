@@ -9,12 +9,14 @@ use serde_json::{Map, Value, json};
 
 use self::metadata::Metadata;
 use self::records::Records;
+use self::unavailability::{Hit, Spread};
 use super::history::{Event, Line, Outcome};
 
 mod metadata;
 mod records;
 #[cfg(test)]
 mod tests;
+mod unavailability;
 
 /// Shown of each row.
 const EXAMPLES: usize = 5;
@@ -174,14 +176,6 @@ pub struct Gap {
     pub during: Vec<String>,
 }
 
-struct Fault {
-    kind: String,
-    /// Hits a majority: nobody can go on.
-    of_many: bool,
-    begin: u64,
-    end: Option<u64>,
-}
-
 /// Reads lines, one after the other.
 #[derive(Default)]
 pub struct Checker {
@@ -190,7 +184,7 @@ pub struct Checker {
     metadata: Metadata,
     planned: Vec<String>,
     seed: u64,
-    faults: BTreeMap<u64, Fault>,
+    faults: BTreeMap<u64, Hit>,
     leaders: HashMap<String, (i32, i32)>,
     leader_changes: u64,
     healed: Option<Option<u64>>,
@@ -211,6 +205,10 @@ pub struct Verdict {
     pub faults: BTreeMap<String, u64>,
     pub leader_changes: u64,
     pub longest: Gap,
+    /// How long partitions whose leader was hit were without acknowledgements, by kind of fault, ms.
+    pub unavailable: BTreeMap<String, Spread>,
+    /// How long healing took after faults that came one by one, by kind, ms.
+    pub recovered: BTreeMap<String, Spread>,
     /// Longest gap while one fault of this kind, and no other, was under way, in ms.
     pub longest_alone: BTreeMap<String, u64>,
     pub healed_ms: Option<u64>,
@@ -239,9 +237,25 @@ impl Checker {
                     });
                 }
             }
-            Event::FaultBegins { id, fault, target } => {
-                let of_many = target.starts_with("all but") || fault == "kill-all";
-                self.faults.insert(*id, Fault { kind: fault.clone(), of_many, begin: line.t, end: None });
+            Event::FaultBegins { id, fault, target, nodes, controller } => {
+                let of_many = target.starts_with("majority") || fault == "kill-all";
+                let led = |leader: i32| u8::try_from(leader).is_ok_and(|leader| nodes.contains(&leader));
+                let led = self.leaders.iter().filter(|(_, (leader, _))| led(*leader));
+                let hit = Hit {
+                    kind: fault.clone(),
+                    begin: line.t,
+                    end: None,
+                    of_many,
+                    controller: *controller,
+                    partitions: led.map(|(at, _)| at.clone()).collect(),
+                    recovered_ms: None,
+                };
+                self.faults.insert(*id, hit);
+            }
+            Event::Recovered { id, ms } => {
+                if let Some(fault) = self.faults.get_mut(id) {
+                    fault.recovered_ms = Some(*ms);
+                }
             }
             Event::FaultEnds { id } => {
                 if let Some(fault) = self.faults.get_mut(id) {
@@ -260,6 +274,11 @@ impl Checker {
                 self.metadata.event(event);
             }
         }
+    }
+
+    /// Whether a line was found already that fails.
+    pub fn is_broken(&self) -> bool {
+        self.findings.failed()
     }
 
     /// Judges what only the end shows.
@@ -288,8 +307,8 @@ impl Checker {
         let mut longest_alone: BTreeMap<String, u64> = BTreeMap::new();
         for mut gap in sums.gaps {
             let from = gap.until_us - gap.us;
-            let under_way = |fault: &&Fault| fault.begin < gap.until_us && fault.end.is_none_or(|end| end > from);
-            let during: Vec<&Fault> = self.faults.values().filter(under_way).collect();
+            let under_way = |fault: &&Hit| fault.begin < gap.until_us && fault.end.is_none_or(|end| end > from);
+            let during: Vec<&Hit> = self.faults.values().filter(under_way).collect();
             if let [alone] = &during[..] {
                 let kind = if alone.of_many { format!("{} of a majority", alone.kind) } else { alone.kind.clone() };
                 let most = longest_alone.entry(kind).or_default();
@@ -301,6 +320,8 @@ impl Checker {
             }
         }
         Verdict {
+            unavailable: unavailability::measure(&self.faults, &sums.acks_of),
+            recovered: unavailability::recovered(&self.faults),
             seed: self.seed,
             ops,
             ok,
@@ -318,6 +339,11 @@ impl Checker {
 }
 
 impl Verdict {
+    /// What was wanted of times, and was not so; for runs with one fault at a time.
+    pub fn missed_marks(&self) -> Vec<String> {
+        unavailability::missed(&self.unavailable, &self.recovered)
+    }
+
     /// The closing line of a run.
     pub fn json(&self) -> Value {
         let mut anomalies = Map::new();
@@ -328,6 +354,9 @@ impl Verdict {
             };
             anomalies.insert(row.name().to_owned(), told);
         }
+        let spreads = |of: &BTreeMap<String, Spread>| {
+            of.iter().map(|(kind, spread)| (kind.clone(), spread.json())).collect::<Map<_, _>>()
+        };
         json!({
             "ok": !self.findings.failed(),
             "seed": self.seed,
@@ -347,6 +376,8 @@ impl Verdict {
                 "during": self.longest.during,
             },
             "longest_unavailability_ms_by_lone_fault": self.longest_alone,
+            "unavailable_ms": spreads(&self.unavailable),
+            "recovered_ms": spreads(&self.recovered),
             "healed_ms": self.healed_ms,
         })
     }

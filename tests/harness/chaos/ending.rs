@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::board::{ANSWER, Board, Known, Place, connect};
-use super::fleet::{HEALTH, NODES, SESSION};
+use super::fleet::{HEALTH, REPLICAS, SESSION};
 use super::history::Event;
 use super::workload::admin::{KEY, OWN_PREFIX};
+use super::workload::foreign::Foreign;
 use super::workload::readers::{Fetched, fetch};
 use super::workload::stock;
 use crate::client::{EARLIEST, LATEST};
@@ -42,8 +43,9 @@ pub async fn heal(board: &Board, began: Instant) -> bool {
     ms.is_some()
 }
 
-async fn not_healed(board: &Board) -> Option<String> {
-    for node in 1..=NODES {
+/// What is not in sync, or not known to be; `None`: all is well.
+pub async fn not_healed(board: &Board) -> Option<String> {
+    for node in board.fleet.nodes() {
         if !board.fleet.is_ready(node).await {
             return Some(format!("node {node} is not ready"));
         }
@@ -55,23 +57,26 @@ async fn not_healed(board: &Board) -> Option<String> {
         }
     }
     for (place, Known { leader, isr, .. }) in board.written() {
-        if leader < 0 || isr < usize::from(NODES) {
+        if leader < 0 || isr < usize::from(REPLICAS) {
             return Some(format!("{} is led by {leader}, {isr} in sync", place.name()));
         }
     }
     None
 }
 
-/// Reads everything with our client and with librdkafka, then again from each node as leader.
-pub async fn drain(board: &Arc<Board>, healed: bool) {
+/// Reads everything from each node as leader with our client, then with the stock ones.
+pub async fn drain(board: &Arc<Board>, librdkafka: bool, foreign: &[Arc<Foreign>], healed: bool) {
     let limit = if healed { DRAIN_LIMIT } else { HURT_LIMIT };
     let places: Vec<Place> = board.written().into_iter().map(|(place, _)| place).collect();
-    let stocks = board.clone();
-    let list = places.clone();
-    let ends = tokio::task::spawn_blocking(move || stock::drain(&stocks, "drain-librdkafka", &list, limit));
-    let ends = ends.await.expect("the drain does not panic");
-    note_ends(board, "drain-librdkafka", &places, &ends);
-    for leader in 1..=NODES {
+    if librdkafka {
+        let (shared, list) = (board.clone(), places.clone());
+        let ends = tokio::task::spawn_blocking(move || stock::drain(&shared, "drain-librdkafka", &list, limit));
+        note_ends(board, "drain-librdkafka", &places, &ends.await.expect("the drain does not panic"));
+    }
+    let mut all_ends: BTreeMap<Place, i64> = BTreeMap::new();
+    for leader in board.fleet.nodes() {
+        let holds = |place: &&Place| board.known(place).is_some_and(|known| known.is_replica(leader));
+        let places: Vec<Place> = places.iter().filter(holds).cloned().collect();
         let moved = move_leaders(board, &places, leader, limit).await;
         if let Err(why) = moved {
             board.history.write(Event::Broken { node: leader, what: format!("cannot be made leader: {why}") });
@@ -85,6 +90,13 @@ pub async fn drain(board: &Arc<Board>, healed: bool) {
             }
         }
         note_ends(board, &by, &places, &ends);
+        all_ends.extend(ends);
+    }
+    for client in foreign {
+        let (client, ends) = (client.clone(), all_ends.clone());
+        let by = client.reader_name();
+        let read = tokio::task::spawn_blocking(move || client.drain(&ends, limit)).await;
+        note_ends(board, &by, &places, &read.expect("the drain does not panic"));
     }
 }
 
@@ -156,7 +168,7 @@ async fn move_leaders(board: &Board, places: &[Place], leader: u8, limit: Durati
 
 /// What each node knows of topics and their settings.
 pub async fn compare_metadata(board: &Board) {
-    for node in 1..=NODES {
+    for node in board.fleet.nodes() {
         let Some((200, body)) = board.fleet.get(node, "/v3/clusters/-/topics").await else {
             board.history.write(Event::Broken { node, what: "does not list its topics".to_owned() });
             continue;

@@ -1,8 +1,9 @@
-//! Three nodes of the shipped binary, each in a network namespace of its own, and what can be done to them from outside.
+//! Nodes of the shipped binary, each in a network namespace of its own, and what can be done to them from outside.
 
 use std::fs::{self, File};
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,15 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use self::hardware::Cgroup;
+use super::links::{self, Links};
 use crate::networks::Networks;
+use crate::power::volume::Volume;
 
-pub const NODES: u8 = 3;
+pub mod hardware;
+
+/// Replicas of every partition, however many nodes there are.
+pub const REPLICAS: u8 = 3;
 /// `broker.session.timeout.ms`
 pub const SESSION: Duration = Duration::from_secs(3);
 
@@ -43,48 +50,101 @@ struct Member {
     starts: u32,
 }
 
+/// What a fleet is made of.
+#[derive(Debug, Clone)]
+pub struct Build {
+    pub binary: PathBuf,
+    /// Everything of the nodes lies below it.
+    pub dir: PathBuf,
+    pub nodes: u8,
+    /// More lines of `server.properties`.
+    pub properties: String,
+    /// The rule that a build with planted flaws is to leave out.
+    pub flaw: Option<String>,
+    /// A proxy on every link between nodes.
+    pub links: bool,
+    /// A file system of its own for every node.
+    pub disks: bool,
+    /// Limits of memory and processor time.
+    pub cgroups: bool,
+    /// A machine without a node.
+    pub spare: bool,
+}
+
+impl Build {
+    /// Nodes of a binary, and nothing beside them.
+    pub const fn of(binary: PathBuf, dir: PathBuf, nodes: u8) -> Self {
+        let properties = String::new();
+        Self { binary, dir, nodes, properties, flaw: None, links: false, disks: false, cgroups: false, spare: false }
+    }
+}
+
 pub struct Fleet {
-    binary: PathBuf,
-    dir: PathBuf,
+    // In this order: no proxy without its namespace.
+    links: Option<Links>,
+    build: Build,
     networks: Networks,
-    members: [Mutex<Member>; NODES as usize],
+    disks: Vec<Mutex<Option<Volume>>>,
+    members: Vec<Mutex<Member>>,
     /// What is cut now, by the number of the fault.
     cuts: Mutex<Vec<(u64, Cut)>>,
     pub http: reqwest::Client,
 }
 
 impl Fleet {
-    /// Makes networks and files below `dir`; starts nothing.
-    pub fn make(binary: &Path, dir: &Path) -> Self {
-        let networks = Networks::make(NODES, &[NET]);
+    /// Makes networks and files; starts nothing.
+    pub fn make(build: Build) -> Self {
+        let networks = Networks::make(build.nodes + u8::from(build.spare), &[NET]);
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().expect("an HTTP client");
-        let fleet = Self {
-            binary: binary.to_owned(),
-            dir: dir.to_owned(),
-            networks,
-            members: Default::default(),
-            cuts: Mutex::default(),
-            http,
-        };
-        for node in 1..=NODES {
+        let members = (0..build.nodes).map(|_| Mutex::default()).collect();
+        let mut fleet = Self { links: None, build, networks, disks: Vec::new(), members, cuts: Mutex::default(), http };
+        for node in fleet.nodes() {
+            fs::create_dir_all(fleet.home(node)).expect("a folder for the node");
+            let disk = fleet.build.disks.then(|| fleet.make_disk(node));
+            fleet.disks.push(Mutex::new(disk));
             fleet.write_properties(node);
+            if fleet.build.cgroups {
+                let made = fleet.cgroup(node).make();
+                made.unwrap_or_else(|error| panic!("memory and processor time cannot be limited: {error}"));
+            }
         }
+        fleet.links = fleet.build.links.then(|| fleet.make_links());
         fleet
+    }
+
+    /// The numbers of the nodes.
+    pub fn nodes(&self) -> RangeInclusive<u8> {
+        1..=self.build.nodes
+    }
+
+    /// All nodes but this one.
+    pub fn others(&self, node: u8) -> Vec<u8> {
+        self.nodes().filter(|other| *other != node).collect()
+    }
+
+    fn cgroup(&self, node: u8) -> Cgroup {
+        Cgroup { name: self.networks.namespace(node) }
+    }
+
+    /// How the other nodes call a node: its name where a proxy stands between them.
+    fn name(&self, node: u8) -> String {
+        if self.build.links { links::name(node) } else { self.ip(node).to_string() }
     }
 
     fn write_properties(&self, node: u8) {
         let home = self.home(node);
-        fs::create_dir_all(&home).expect("a folder for the node");
-        let voters: Vec<String> = (1..=NODES).map(|id| format!("{id}@{}:{CONTROLLER_PORT}", self.ip(id))).collect();
-        let ip = self.ip(node);
+        let voters: Vec<String> = self.nodes().map(|id| format!("{id}@{}:{CONTROLLER_PORT}", self.name(id))).collect();
+        let (ip, name) = (self.ip(node), self.name(node));
+        // A proxy to another node has the port of that node, on another address.
+        let all = if self.build.links { ip.to_string() } else { "0.0.0.0".to_owned() };
         let text = format!(
             "node.id={node}\n\
              controller.quorum.voters={voters}\n\
-             listeners=CLIENTS://0.0.0.0:{CLIENT_PORT},REPLICATION://0.0.0.0:{REPLICATION_PORT},\
-             CONTROLLER://0.0.0.0:{CONTROLLER_PORT}\n\
-             advertised.listeners=CLIENTS://{ip}:{CLIENT_PORT},REPLICATION://{ip}:{REPLICATION_PORT},\
-             CONTROLLER://{ip}:{CONTROLLER_PORT}\n\
+             listeners=CLIENTS://{all}:{CLIENT_PORT},REPLICATION://{all}:{REPLICATION_PORT},\
+             CONTROLLER://{all}:{CONTROLLER_PORT}\n\
+             advertised.listeners=CLIENTS://{ip}:{CLIENT_PORT},REPLICATION://{name}:{REPLICATION_PORT},\
+             CONTROLLER://{name}:{CONTROLLER_PORT}\n\
              listener.security.protocol.map=CLIENTS:PLAINTEXT,REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
              inter.broker.listener.name=REPLICATION\n\
              http.listeners=http://{ip}:{HTTP_PORT}\n\
@@ -95,26 +155,37 @@ impl Fleet {
              log.segment.bytes=262144\n\
              num.network.threads=1\n\
              log.dirs={data}\n\
-             metadata.log.dir={metadata}\n",
+             metadata.log.dir={metadata}\n\
+             {more}",
             voters = voters.join(","),
             session = SESSION.as_millis(),
             data = self.data_dir(node).display(),
             metadata = self.metadata_dir(node).display(),
+            more = self.build.properties,
         );
         fs::write(home.join("server.properties"), text).expect("a configuration file");
     }
 
     /// `server.properties`, `data`, `metadata` and `log` of a node lie here.
     pub fn home(&self, node: u8) -> PathBuf {
-        self.dir.join(format!("n{node}"))
+        self.build.dir.join(format!("n{node}"))
+    }
+
+    /// Where its files lie, except its log and its configuration.
+    fn disk(&self, node: u8) -> PathBuf {
+        if self.build.disks { self.home(node).join("mounted") } else { self.home(node) }
     }
 
     pub fn data_dir(&self, node: u8) -> PathBuf {
-        self.home(node).join("data")
+        self.disk(node).join("data")
     }
 
-    fn metadata_dir(&self, node: u8) -> PathBuf {
-        self.home(node).join("metadata")
+    pub fn metadata_dir(&self, node: u8) -> PathBuf {
+        self.disk(node).join("metadata")
+    }
+
+    fn address_v4(&self, node: u8) -> Ipv4Addr {
+        self.networks.address(NET, node)
     }
 
     /// Node 0 is this process.
@@ -129,7 +200,7 @@ impl Fleet {
 
     /// All of them, as stock clients want it.
     pub fn bootstrap(&self) -> String {
-        (1..=NODES).map(|node| self.address(node).to_string()).collect::<Vec<_>>().join(",")
+        self.nodes().map(|node| self.address(node).to_string()).collect::<Vec<_>>().join(",")
     }
 
     fn member(&self, node: u8) -> &Mutex<Member> {
@@ -143,12 +214,25 @@ impl Fleet {
             return;
         }
         let log = File::options().create(true).append(true).open(self.home(node).join("log")).expect("a log file");
-        let mut command = self.networks.command(node, &self.binary);
+        let mut command = self.command(node, node);
         command.args(["start", "--config"]).arg(self.home(node).join("server.properties"));
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a second handle")).stderr(log);
         command.current_dir(self.home(node));
-        member.child = Some(command.spawn().expect("the binary starts"));
+        if let Some(flaw) = &self.build.flaw {
+            command.env("HIGHWATER_FLAW", flaw);
+        }
+        let child = command.spawn().expect("the binary starts");
+        if self.build.cgroups {
+            self.cgroup(node).enter(child.id()).expect("a process can be limited");
+        }
+        member.child = Some(child);
         member.starts += 1;
+    }
+
+    /// The id of a node's process, and which of its processes that is; `None`: it does not run.
+    pub fn process(&self, node: u8) -> Option<(u32, u32)> {
+        let member = self.member(node).lock();
+        member.child.as_ref().map(|child| (child.id(), member.starts))
     }
 
     /// Sends a signal; false: the node does not run.
@@ -301,7 +385,7 @@ impl Fleet {
 
     /// The raft leader, as any node tells.
     pub async fn controller(&self) -> Option<u8> {
-        for node in 1..=NODES {
+        for node in self.nodes() {
             if let Some((200, quorum)) = self.get(node, "/v3/clusters/-/quorum").await
                 && let Some(leader) = quorum["leader_id"].as_u64()
             {
@@ -319,8 +403,11 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        for node in 1..=NODES {
+        for node in self.nodes() {
             self.kill(node);
+            if self.build.cgroups {
+                self.cgroup(node).remove();
+            }
         }
     }
 }

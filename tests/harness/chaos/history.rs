@@ -12,6 +12,8 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::checker::Checker;
+
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
@@ -161,13 +163,23 @@ pub enum Event {
         topic: String,
         settings: BTreeMap<String, String>,
     },
+    /// `nodes`: whose process, disk or links; `controller`: whether the raft leader is among them, where that was asked.
     FaultBegins {
         id: u64,
         fault: String,
         target: String,
+        #[serde(default)]
+        nodes: Vec<u8>,
+        #[serde(default)]
+        controller: bool,
     },
     FaultEnds {
         id: u64,
+    },
+    /// How long after the end of a fault, with no other under way, everything was in sync again.
+    Recovered {
+        id: u64,
+        ms: u64,
     },
     /// A panic, an end nobody asked for, an ERROR line: what a node must never do.
     Broken {
@@ -188,6 +200,8 @@ pub struct History {
     file: Mutex<BufWriter<File>>,
     ops: AtomicU64,
     values: AtomicU64,
+    /// Judges every line as it is written, for runs that are over when something is found.
+    checker: Option<Mutex<Checker>>,
 }
 
 impl History {
@@ -195,7 +209,18 @@ impl History {
     /// The file cannot be made.
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = Mutex::new(BufWriter::new(File::create(path)?));
-        Ok(Self { began: Instant::now(), file, ops: AtomicU64::new(1), values: AtomicU64::new(1) })
+        let (ops, values) = (AtomicU64::new(1), AtomicU64::new(1));
+        Ok(Self { began: Instant::now(), file, ops, values, checker: None })
+    }
+
+    /// The same, judged while it is written.
+    pub fn judged(self) -> Self {
+        Self { checker: Some(Mutex::default()), ..self }
+    }
+
+    /// Whether something was found already that fails.
+    pub fn is_broken(&self) -> bool {
+        self.checker.as_ref().is_some_and(|checker| checker.lock().is_broken())
     }
 
     /// Seconds since it began.
@@ -219,7 +244,11 @@ impl History {
     pub fn write(&self, event: Event) {
         let mut file = self.file.lock();
         let t = u64::try_from(self.began.elapsed().as_micros()).expect("a run is no eternity");
-        let line = serde_json::to_string(&Line { t, event }).expect("plain data");
+        let line = Line { t, event };
+        if let Some(checker) = &self.checker {
+            checker.lock().line(&line);
+        }
+        let line = serde_json::to_string(&line).expect("plain data");
         writeln!(file, "{line}").expect("the history can be written");
     }
 

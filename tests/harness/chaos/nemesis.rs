@@ -11,15 +11,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::board::Board;
-use super::fleet::{CONTROLLER_PORT, Cut, Fleet, HEALTH, NODES, REPLICATION_PORT};
+use super::ending;
+use super::fleet::{CONTROLLER_PORT, Cut, Fleet, HEALTH, REPLICATION_PORT};
 use super::history::Event;
 use super::plan::{Fault, Step, Target};
+
+mod disks;
+mod hand_over;
+mod others;
 
 /// Faults at a time.
 const AT_ONCE: usize = 3;
 /// How long SIGTERM may take: leaders move, and without a quorum it gives up after five seconds (D34).
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(100);
+/// Between two questions whether all is well, and how long it then stays so.
+const HEAL_POLL: Duration = Duration::from_millis(20);
+const SETTLED: Duration = Duration::from_millis(500);
 /// How long a step waits for its turn, and for its nodes; one that never came makes the run vacuous.
 const TURN_LIMIT: Duration = Duration::from_secs(60);
 /// How long a wiped node is waited for to be in sync everywhere; nothing is wiped after that.
@@ -33,6 +41,8 @@ pub struct Nemesis {
     /// One lossy member at a time, until it has caught up: min.insync.replicas − 1.
     lossy: Arc<Semaphore>,
     ids: AtomicU64,
+    /// One fault at a time, each when the one before has healed.
+    one_by_one: bool,
 }
 
 /// Gives nodes back.
@@ -51,8 +61,9 @@ impl Drop for Held<'_> {
 }
 
 impl Nemesis {
-    pub fn new(board: Arc<Board>) -> Arc<Self> {
-        Arc::new(Self { board, busy: Mutex::default(), lossy: Arc::new(Semaphore::new(1)), ids: AtomicU64::new(1) })
+    pub fn new(board: Arc<Board>, one_by_one: bool) -> Arc<Self> {
+        let (lossy, ids) = (Arc::new(Semaphore::new(1)), AtomicU64::new(1));
+        Arc::new(Self { board, busy: Mutex::default(), lossy, ids, one_by_one })
     }
 
     fn fleet(&self) -> &Fleet {
@@ -66,6 +77,9 @@ impl Nemesis {
 
     /// Runs the whole schedule; all that it did is undone when it returns, but nothing is waited for.
     pub async fn run(self: Arc<Self>, steps: Vec<Step>) {
+        if self.one_by_one {
+            return self.run_one_by_one(steps).await;
+        }
         let began = Instant::now();
         let turns = Arc::new(Semaphore::new(AT_ONCE));
         let mut running = JoinSet::new();
@@ -82,15 +96,36 @@ impl Nemesis {
         }
     }
 
+    /// The same steps, each as soon as the one before has healed, until the time of the last one has come.
+    async fn run_one_by_one(&self, steps: Vec<Step>) {
+        let (began, length) = (Instant::now(), steps.last().map_or(Duration::ZERO, |step| step.after));
+        for step in steps.iter().cycle().take_while(|_| began.elapsed() < length) {
+            self.step(*step).await;
+            let ended = Instant::now();
+            let id = self.ids.load(Ordering::Relaxed) - 1;
+            while ending::not_healed(&self.board).await.is_some() && ended.elapsed() < REFILL_LIMIT {
+                tokio::time::sleep(HEAL_POLL).await;
+            }
+            let ms = u64::try_from(ended.elapsed().as_millis()).expect("a short time");
+            self.board.history.write(Event::Recovered { id, ms });
+            // So that every fault meets clients that have settled.
+            tokio::time::sleep(SETTLED).await;
+        }
+    }
+
     async fn targets(&self, target: Target) -> Vec<u8> {
         match target {
             Target::Node(node) => vec![node],
             Target::LeaderOf(slot) => {
                 let leader = self.board.leader(&self.board.slot(slot)).map(|(node, _)| node);
-                vec![leader.unwrap_or(slot % NODES + 1)]
+                vec![leader.unwrap_or(1 + slot % self.fleet().nodes().end())]
             }
             Target::Controller => vec![self.fleet().controller().await.unwrap_or(1)],
-            Target::MajorityWithout(node) => others(node),
+            Target::MajorityWithout(node) => {
+                let mut nodes = self.fleet().others(node);
+                nodes.truncate(nodes.len().div_ceil(2) + 1);
+                nodes
+            }
         }
     }
 
@@ -110,10 +145,16 @@ impl Nemesis {
         None
     }
 
-    fn begin(&self, fault: Fault, target: String) -> u64 {
+    /// Writes down that a fault begins; `how`: what is done to the nodes, with a blank behind.
+    async fn begin(&self, step: &Step, nodes: &[u8], how: &str) -> u64 {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
-        eprintln!("{:7.1} s  {fault}: {target}", self.board.history.seconds());
-        self.board.history.write(Event::FaultBegins { id, fault: fault.name().to_owned(), target });
+        let target = format!("{} = {nodes:?} {how}for {:?}", step.target, step.lasts);
+        // Asking takes its time, and beside other faults nobody could tell what it means.
+        let controller = if self.one_by_one { self.fleet().controller().await } else { None };
+        let controller = controller.is_some_and(|leader| nodes.contains(&leader));
+        eprintln!("{:7.1} s  {}: {target}", self.board.history.seconds(), step.fault);
+        let (fault, nodes) = (step.fault.name().to_owned(), nodes.to_vec());
+        self.board.history.write(Event::FaultBegins { id, fault, target, nodes, controller });
         id
     }
 
@@ -131,8 +172,15 @@ impl Nemesis {
             | Fault::DataCut
             | Fault::Loss
             | Fault::Reset => self.network(step).await,
+            Fault::Delay | Fault::HalfOpen | Fault::MidFrame | Fault::Suspicion => self.links(step).await,
             Fault::Pause | Fault::RollingPause => self.pause(step).await,
             Fault::Wipe | Fault::Replace => self.lossy(step).await,
+            Fault::Rot => self.rot(step).await,
+            Fault::FullDisk => self.full_disk(step).await,
+            Fault::PowerCut => self.power_cut(step).await,
+            Fault::Squeeze => self.squeeze(step).await,
+            Fault::Twin => self.twin(step).await,
+            Fault::HandOver => self.hand_over(step).await,
             Fault::Kill | Fault::Strike | Fault::Term | Fault::KillAll => self.kill(step).await,
         }
     }
@@ -140,7 +188,7 @@ impl Nemesis {
     async fn network(&self, step: Step) {
         let nodes = self.targets(step.target).await;
         let node = nodes[0];
-        let (fleet, others, second) = (self.fleet(), others(node), step.detail.is_multiple_of(2));
+        let (fleet, others, second) = (self.fleet(), self.fleet().others(node), step.detail.is_multiple_of(2));
         let both_ways = |ports: &[u16]| {
             let mut cuts = vec![fleet.deaf(node, &others, ports)];
             cuts.extend(others.iter().map(|other| fleet.deaf(*other, &[node], ports)));
@@ -150,27 +198,27 @@ impl Nemesis {
             Fault::Partition => (both_ways(&[]), String::new()),
             Fault::QuorumCut => (both_ways(&[CONTROLLER_PORT]), String::new()),
             Fault::DataCut => (both_ways(&[REPLICATION_PORT]), String::new()),
-            Fault::OneWay if second => (vec![fleet.deaf(node, &others, &[])], "hears nobody".to_owned()),
+            Fault::OneWay if second => (vec![fleet.deaf(node, &others, &[])], "hears nobody ".to_owned()),
             Fault::OneWay => {
                 let cuts = others.iter().map(|other| fleet.deaf(*other, &[node], &[])).collect();
-                (cuts, "is heard by nobody".to_owned())
+                (cuts, "is heard by nobody ".to_owned())
             }
             Fault::Bridge => {
                 let other = others[usize::from(second)];
                 let cuts = vec![fleet.deaf(node, &[other], &[]), fleet.deaf(other, &[node], &[])];
-                (cuts, format!("and node {other} lose each other"))
+                (cuts, format!("and node {other} lose each other "))
             }
             Fault::ClientCut => {
-                let what = if second { "its answers are lost" } else { "requests are lost" };
+                let what = if second { "its answers are lost " } else { "requests are lost " };
                 (vec![fleet.client_cut(node, second)], what.to_owned())
             }
             Fault::Loss => {
                 let percent = 1 + step.detail % 30;
-                (vec![fleet.loss(node, percent)], format!("loses {percent} %"))
+                (vec![fleet.loss(node, percent)], format!("loses {percent} % "))
             }
             _ => (nodes.iter().map(|node| fleet.reset(*node)).collect(), String::new()),
         };
-        let id = self.begin(step.fault, format!("{} = {nodes:?} {how} for {:?}", step.target, step.lasts));
+        let id = self.begin(&step, &nodes, &how).await;
         fleet.cut(id, cuts);
         tokio::time::sleep(step.lasts).await;
         fleet.mend(id);
@@ -179,12 +227,12 @@ impl Nemesis {
 
     async fn pause(&self, step: Step) {
         let rounds: Vec<Vec<u8>> = match step.fault {
-            Fault::RollingPause => (1..=NODES).map(|node| vec![node]).collect(),
+            Fault::RollingPause => self.fleet().nodes().map(|node| vec![node]).collect(),
             _ => vec![self.targets(step.target).await],
         };
         for nodes in rounds {
             let Some(held) = self.hold(nodes).await else { continue };
-            let id = self.begin(step.fault, format!("{} = {:?} for {:?}", step.target, held.nodes, step.lasts));
+            let id = self.begin(&step, &held.nodes, "").await;
             for node in &held.nodes {
                 self.fleet().signal(*node, Signal::STOP);
             }
@@ -198,7 +246,7 @@ impl Nemesis {
 
     async fn kill(&self, step: Step) {
         let nodes = match step.fault {
-            Fault::KillAll => (1..=NODES).collect(),
+            Fault::KillAll => self.fleet().nodes().collect(),
             _ => self.targets(step.target).await,
         };
         let Some(held) = self.hold(nodes).await else { return };
@@ -209,7 +257,7 @@ impl Nemesis {
             }
             tokio::time::sleep(Duration::from_micros(step.detail % 5_000)).await;
         }
-        let id = self.begin(step.fault, format!("{} = {:?} for {:?}", step.target, held.nodes, step.lasts));
+        let id = self.begin(&step, &held.nodes, "").await;
         for node in &held.nodes {
             match step.fault {
                 Fault::Term => self.terminate(*node).await,
@@ -236,7 +284,7 @@ impl Nemesis {
         let Ok(Ok(budget)) = tokio::time::timeout(TURN_LIMIT, self.lossy.clone().acquire_owned()).await else { return };
         let node = self.targets(step.target).await[0];
         let Some(held) = self.hold(vec![node]).await else { return };
-        let id = self.begin(step.fault, format!("{} = {:?} for {:?}", step.target, held.nodes, step.lasts));
+        let id = self.begin(&step, &held.nodes, "").await;
         let replace = step.fault == Fault::Replace;
         self.fleet().kill(node);
         self.fleet().wipe(node, replace);
@@ -255,7 +303,7 @@ impl Nemesis {
         let body = serde_json::json!({ "node_id": node, "replace": node });
         let until = Instant::now() + REPLACE_LIMIT;
         let mut last = None;
-        for witness in (1..=NODES).cycle().filter(|witness| *witness != node) {
+        for witness in self.fleet().others(node).into_iter().cycle() {
             if Instant::now() > until {
                 break;
             }
@@ -269,10 +317,6 @@ impl Nemesis {
         let what = format!("is no voter again {REPLACE_LIMIT:?} after its disk was lost; last told: {last:?}");
         self.board.history.write(Event::Broken { node, what });
     }
-}
-
-fn others(node: u8) -> Vec<u8> {
-    (1..=NODES).filter(|other| *other != node).collect()
 }
 
 /// Nobody else may lose anything until this node has everything again, in its own eyes: its metadata holds its

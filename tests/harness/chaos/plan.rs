@@ -44,10 +44,30 @@ pub enum Fault {
     Wipe,
     /// The same with `metadata.log.dir`; the node is made a voter again.
     Replace,
+    /// Replication to a leader is cut, another is made leader while records wait there, and soon it leads again.
+    HandOver,
+    /// One bit of a segment is turned while the node is down. Some time later an operator empties its `log.dirs`.
+    Rot,
+    /// The disk is full for a while; then an operator makes room and starts the node again.
+    FullDisk,
+    /// Power is cut: what was not synced is gone, and the node starts on another boot.
+    PowerCut,
+    /// A node gets a twentieth of a core.
+    Squeeze,
+    /// A second process of a node's id: on the same files, which it must refuse, and with none, which the quorum must.
+    Twin,
+    /// Bytes between a node and the others come 50–2000 ms late.
+    Delay,
+    /// Connections between a node and the others carry nothing any more, and nobody is told.
+    HalfOpen,
+    /// They are reset again and again in the middle of a frame.
+    MidFrame,
+    /// They are reset and refused, though everybody is well: the quorum is made to believe that a node has died.
+    Suspicion,
 }
 
 impl Fault {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 26] = [
         Self::Kill,
         Self::Strike,
         Self::Term,
@@ -64,7 +84,46 @@ impl Fault {
         Self::Reset,
         Self::Wipe,
         Self::Replace,
+        Self::HandOver,
+        Self::Rot,
+        Self::FullDisk,
+        Self::PowerCut,
+        Self::Squeeze,
+        Self::Twin,
+        Self::Delay,
+        Self::HalfOpen,
+        Self::MidFrame,
+        Self::Suspicion,
     ];
+
+    /// Those that need a proxy on every link, without which a death is noticed sooner: only where they are asked for.
+    pub const LINKS: [Self; 4] = [Self::Delay, Self::HalfOpen, Self::MidFrame, Self::Suspicion];
+
+    /// All others.
+    pub fn usual() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|fault| !fault.needs_links()).collect()
+    }
+
+    /// What a word of the command line stands for: a fault, `links`, `usual`.
+    ///
+    /// # Errors
+    /// There is no such fault.
+    pub fn named(word: &str) -> Result<Vec<Self>, String> {
+        match word {
+            "links" => Ok(Self::LINKS.to_vec()),
+            "usual" => Ok(Self::usual()),
+            name => Ok(vec![name.parse()?]),
+        }
+    }
+
+    pub fn needs_links(self) -> bool {
+        Self::LINKS.contains(&self)
+    }
+
+    /// Whether each node needs a disk of its own.
+    pub const fn needs_disks(self) -> bool {
+        matches!(self, Self::FullDisk | Self::PowerCut)
+    }
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -84,13 +143,30 @@ impl Fault {
             Self::Reset => "reset",
             Self::Wipe => "wipe",
             Self::Replace => "replace",
+            Self::HandOver => "hand-over",
+            Self::Rot => "rot",
+            Self::FullDisk => "full-disk",
+            Self::PowerCut => "power-cut",
+            Self::Squeeze => "squeeze",
+            Self::Twin => "twin",
+            Self::Delay => "delay",
+            Self::HalfOpen => "half-open",
+            Self::MidFrame => "mid-frame",
+            Self::Suspicion => "suspicion",
         }
     }
 
     /// How long it lasts, ms: shortest and longest, drawn log-uniformly.
     const fn lasts(self) -> (u64, u64) {
         match self {
-            Self::Kill | Self::Strike | Self::Wipe | Self::Replace => (100, 8_000),
+            Self::Kill | Self::Strike | Self::Wipe | Self::Replace | Self::PowerCut => (100, 8_000),
+            Self::Rot | Self::FullDisk => (1_000, 6_000),
+            Self::Squeeze | Self::Delay | Self::MidFrame => (2_000, 10_000),
+            Self::Twin => (1_000, 4_000),
+            Self::HalfOpen => (300, 15_000),
+            // Until the former leader leads again.
+            Self::HandOver => (50, 1_000),
+            Self::Suspicion => (100, 1_000),
             Self::Term | Self::KillAll => (50, 3_000),
             Self::Pause => (200, 20_000),
             Self::RollingPause => (300, 4_000),
@@ -128,7 +204,7 @@ pub enum Target {
     LeaderOf(u8),
     /// The raft leader.
     Controller,
-    /// Two of three.
+    /// So many that no quorum is left: two of three, three of five.
     MajorityWithout(u8),
 }
 
@@ -138,7 +214,7 @@ impl fmt::Display for Target {
             Self::Node(node) => write!(f, "node {node}"),
             Self::LeaderOf(slot) => write!(f, "leader of slot {slot}"),
             Self::Controller => f.write_str("quorum leader"),
-            Self::MajorityWithout(node) => write!(f, "all but node {node}"),
+            Self::MajorityWithout(node) => write!(f, "majority without node {node}"),
         }
     }
 }
@@ -188,7 +264,7 @@ fn target(rng: &mut Rng, fault: Fault, nodes: u8, slots: u8) -> Target {
     let leader = Target::LeaderOf(rng.below(slots.into()) as u8);
     let majority = matches!(fault, Fault::Kill | Fault::Pause | Fault::Term | Fault::Reset) && rng.chance(100);
     match (fault, rng.below(10)) {
-        (Fault::Strike, _) => leader,
+        (Fault::Strike | Fault::HandOver, _) => leader,
         _ if majority => Target::MajorityWithout(node),
         (_, 0..=3) => leader,
         (_, 4..=5) => Target::Controller,

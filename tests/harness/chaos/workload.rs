@@ -1,6 +1,7 @@
-//! The clients of a run: our own on the wire, librdkafka, and one that changes the metadata.
+//! The clients of a run: our own on the wire, librdkafka, programs of other families, and one that changes the metadata.
 
 pub mod admin;
+pub mod foreign;
 pub mod producers;
 pub mod readers;
 pub mod stock;

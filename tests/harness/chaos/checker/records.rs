@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::super::history::{End, Event, Outcome, Promise};
+use super::unavailability::Acks;
 use super::{Findings, Gap, Row, is_ok};
 
 /// What stands at an offset, as somebody told it. 0: nobody did.
@@ -26,6 +27,7 @@ struct Partition {
     drained: Option<i64>,
     last_ok: Option<u64>,
     retired: bool,
+    acks: Acks,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +89,8 @@ pub(super) struct Sums {
     pub acks: u64,
     pub reads: u64,
     pub gaps: Vec<Gap>,
+    /// By name, of partitions with acks=all.
+    pub acks_of: HashMap<String, Acks>,
 }
 
 /// Gaps between acknowledgements below this are not kept, µs.
@@ -98,7 +102,7 @@ impl Records {
             Event::Topic { topic, promise, .. } => {
                 self.promises.insert(topic.clone(), *promise);
             }
-            Event::Retired { topic } => self.retire(topic),
+            Event::Retired { topic } => self.retire(t, topic),
             Event::Send { op, by, at, values, once, ordered } => {
                 self.send(*op, by, at, values, *once, *ordered, found);
             }
@@ -146,17 +150,20 @@ impl Records {
             drained: None,
             last_ok: None,
             retired,
+            acks: Acks::default(),
         };
         self.partitions.push(made);
         self.by_name.insert(at.to_owned(), self.partitions.len() - 1);
         self.partitions.len() - 1
     }
 
-    fn retire(&mut self, topic: &str) {
+    fn retire(&mut self, t: u64, topic: &str) {
         self.retired.push(topic.to_owned());
         for (at, index) in &self.by_name {
             if at.rsplit_once('/').is_some_and(|(name, _)| name == topic) {
-                self.partitions[*index].retired = true;
+                let place = &mut self.partitions[*index];
+                place.retired = true;
+                place.acks.retired = Some(t);
             }
         }
     }
@@ -192,6 +199,9 @@ impl Records {
             self.sums.gaps.push(Gap { us: t - last, at: name.clone(), until_us: t, during: Vec::new() });
         }
         place.last_ok = Some(t);
+        if kept {
+            place.acks.times.push(t);
+        }
         for (value, offset) in values.iter().zip(offset..) {
             self.sums.acks += 1;
             if let Some(state) = self.values.get_mut(value) {
@@ -320,7 +330,7 @@ impl Records {
     }
 
     /// Judges what only the end shows.
-    pub fn end(self, found: &mut Findings) -> Sums {
+    pub fn end(mut self, found: &mut Findings) -> Sums {
         let known_before: Vec<Vec<i64>> = self.partitions.iter().map(known_before).collect();
         for Jump { by, partition, from, to } in &self.jumps {
             let before = &known_before[*partition];
@@ -357,6 +367,7 @@ impl Records {
                 found.add(Row::LostWrite, || format!("{name}: read to {read} before, ends at {end} now"));
             }
         }
+        self.sums.acks_of = self.partitions.into_iter().filter(|at| at.kept).map(|at| (at.name, at.acks)).collect();
         self.sums
     }
 }

@@ -335,7 +335,8 @@ fn broken_and_slow_to_heal() {
 fn a_run_in_which_too_little_happened_does_not_count() {
     let plan = Event::Plan { seed: 1, faults: vec!["kill".into()] };
     hits(Row::Vacuous, 1, vec![plan.clone()]);
-    let began = Event::FaultBegins { id: 1, fault: "kill".into(), target: "1".into() };
+    let began =
+        Event::FaultBegins { id: 1, fault: "kill".into(), target: "1".into(), nodes: vec![1], controller: false };
     passes(vec![plan, began.clone()]);
 
     let with_demand = |events: &[Event], demand| {
@@ -371,7 +372,13 @@ fn rows_of_what_is_not_built_say_so() {
 #[test]
 fn the_longest_time_without_an_acknowledgement_is_told_with_its_fault() {
     let mut checker = Checker::default();
-    let fault = |id, fault: &str| Event::FaultBegins { id, fault: fault.into(), target: "1".into() };
+    let fault = |id, fault: &str| Event::FaultBegins {
+        id,
+        fault: fault.into(),
+        target: "1".into(),
+        nodes: vec![1],
+        controller: false,
+    };
     let lines = [
         (0, begun().remove(0)),
         (0, send(1, AT, &[1])),

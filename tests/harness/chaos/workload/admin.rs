@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::board::{Board, KEPT_PREFIX, PARTITIONS, Place, TOPICS, WEAK_PREFIX, connect};
-use super::super::fleet::NODES;
+use super::super::fleet::REPLICAS;
 use super::super::history::{Ask, Event, Outcome, Promise};
 use super::pause;
 use crate::sim::rng::Rng;
@@ -36,7 +36,7 @@ async fn open(board: &Board, topic: &str, number: Option<u8>, node: u8) {
     let body = json!({
         "topic_name": topic,
         "partitions_count": PARTITIONS,
-        "replication_factor": NODES,
+        "replication_factor": REPLICAS,
         "configs": [{ "name": "min.insync.replicas", "value": "2" }],
     });
     let mut node = node;
@@ -50,7 +50,7 @@ async fn open(board: &Board, topic: &str, number: Option<u8>, node: u8) {
         }
         // There already: an answer was lost, or its leaders are not known yet.
         board.fleet.post(node, "/v3/clusters/-/topics", &body, LIMIT).await;
-        node = node % NODES + 1;
+        node = node % board.fleet.nodes().end() + 1;
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let promise = if number.is_some() { Promise::Kept } else { Promise::ReadIsKept };
@@ -67,7 +67,7 @@ pub async fn rotate(board: Arc<Board>, values_max: u64) {
             if board.sent_to(&topic) >= values_max {
                 let generation = &mut generations[usize::from(number)];
                 *generation += 1;
-                open(&board, &format!("{KEPT_PREFIX}{number}-{generation}"), Some(number), 1 + number % NODES).await;
+                open(&board, &format!("{KEPT_PREFIX}{number}-{generation}"), Some(number), 1 + number % REPLICAS).await;
                 board.history.write(Event::Retired { topic: topic.to_string() });
             }
         }
@@ -93,7 +93,7 @@ pub async fn admin(board: Arc<Board>, mut rng: Rng) {
     let mut named = 0;
     while !board.is_stopped() {
         pause(&mut rng, PACE).await;
-        let node = rng.within(1, NODES.into()) as u8;
+        let node = rng.within(1, u64::from(*board.fleet.nodes().end())) as u8;
         let pick = if own.is_empty() { 0 } else { rng.below(own.len() as u64) as usize };
         let choice = if own.len() < OWN { 0 } else { 1 + rng.below(3) };
         let op = board.history.next_op();
@@ -154,11 +154,11 @@ async fn create(board: &Board, op: u64, topic: &str, node: u8, over_kafka: bool)
     let told = if over_kafka {
         let create = async {
             let mut client = connect(board.fleet.address(node)).await?;
-            client.create_topic(topic, 1, NODES.into(), &[]).await.ok().map(|(code, _)| code)
+            client.create_topic(topic, 1, REPLICAS.into(), &[]).await.ok().map(|(code, _)| code)
         };
         outcome_of_code(tokio::time::timeout(LIMIT, create).await.ok().flatten())
     } else {
-        let body = json!({ "topic_name": topic, "partitions_count": 1, "replication_factor": NODES });
+        let body = json!({ "topic_name": topic, "partitions_count": 1, "replication_factor": REPLICAS });
         outcome(board.fleet.post(node, "/v3/clusters/-/topics", &body, LIMIT).await.as_ref(), 201)
     };
     answered(board, op, told)

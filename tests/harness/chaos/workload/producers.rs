@@ -169,7 +169,7 @@ pub async fn idempotent(board: Arc<Board>, name: String, slot: u8, mut rng: Rng)
 }
 
 async fn new_identity(board: &Board, rng: &mut Rng) -> Option<(ProducerId, ProducerEpoch)> {
-    let node = rng.within(1, super::super::fleet::NODES.into()) as u8;
+    let node = rng.within(1, u64::from(*board.fleet.nodes().end())) as u8;
     let mut client = connect(board.fleet.address(node)).await?;
     tokio::time::timeout(ANSWER, client.init_producer_id()).await.ok()?.ok()
 }
