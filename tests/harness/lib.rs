@@ -9,5 +9,6 @@ pub mod power;
 pub mod process;
 pub mod sim;
 pub mod slow_link;
+pub mod soak;
 pub mod stock_tools;
 pub mod storage;
