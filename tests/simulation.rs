@@ -5,6 +5,7 @@ use highwater_quorum::planner::judge_restart;
 use highwater_tests::sim::World;
 use highwater_tests::sim::flaws::{Flaw, hunt, plant};
 use highwater_tests::sim::run::{Plan, run_seed};
+use highwater_tests::sim::shrink::Regression;
 use highwater_tests::sim::swarm::{ANY, Shape, Swarm, THREE_BROKERS, THREE_CALM_BROKERS, UNATTENDED};
 use highwater_tests::sim::{gate, gate_states};
 use highwater_wire::Millis;
@@ -110,6 +111,36 @@ fn planted_bugs_are_caught() {
         let caught = hunt(flaw, 0..150, &plan);
         assert!(caught.is_some(), "{flaw:?} went unnoticed");
     }
+}
+
+/// The files that `sim -- shrink` wrote: a few events each, with which a planted bug breaks a rule, or a fault of the product
+/// once did.
+#[test]
+fn short_schedules_break_their_rule_with_the_planted_bug_and_none_without() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
+    let files = std::fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect();
+    files.sort();
+    let wrong = std::sync::Mutex::new(Vec::new());
+    for_each_seed(0..files.len() as u64, |index| {
+        let path = &files[index as usize];
+        let regression = Regression::read(path).unwrap();
+        let found = regression.flaw().unwrap().map(|flaw| regression.run(Some(flaw)));
+        let name = path.display();
+        // Without optimisation more of the product's own assertions are on, and one of them may be the first to notice.
+        let same = |rule: &str| rule == regression.rule || (cfg!(debug_assertions) && rule == "assertion");
+        if let Some(found) = found.filter(|found| !found.as_ref().is_some_and(|(rule, _)| same(rule))) {
+            let again =
+                format!("make it anew: sim -- shrink --flaw {}", regression.flaw.as_deref().unwrap_or_default());
+            wrong.lock().unwrap().push(format!("{name}: {} is not broken, but {found:?}; {again}", regression.rule));
+        }
+        if let Some(broken) = regression.run(None) {
+            wrong.lock().unwrap().push(format!("{name}: broken without a flaw: {broken:?}"));
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// What became of asking the restart gate in many states.

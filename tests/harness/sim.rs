@@ -12,6 +12,7 @@ use highwater_wire::{BrokerId, Millis, TopicPartition};
 
 pub mod book;
 pub mod core;
+pub mod deeds;
 mod faults;
 pub mod flaws;
 pub mod gate;
@@ -26,7 +27,9 @@ pub mod operator;
 pub mod quorum;
 pub mod rng;
 pub mod run;
+pub mod schedule;
 mod settling;
+pub mod shrink;
 pub mod swarm;
 pub mod trace;
 pub mod workload;
@@ -38,6 +41,7 @@ use self::node::{End, Node};
 use self::operator::Operator;
 use self::quorum::Quorum;
 use self::rng::Rng;
+use self::schedule::{Ledger, Schedule};
 use self::swarm::{Shape, Swarm};
 use self::trace::{Trace, Verbose};
 use self::workload::Workload;
@@ -71,8 +75,33 @@ impl World {
 
     /// The same with the lines of its trace.
     pub fn traced(seed: u64, swarm: Swarm, verbose: Verbose) -> Self {
+        Self::with(Core::new(seed, swarm, Trace::new(verbose)), &[])
+    }
+
+    /// The same, which writes down what is drawn.
+    pub fn recorded(seed: u64, swarm: Swarm, verbose: Verbose) -> Self {
         let mut core = Core::new(seed, swarm, Trace::new(verbose));
-        let ids: Vec<BrokerId> = (1..=core.swarm.brokers).map(BrokerId).collect();
+        core.ledger = Ledger::recording();
+        Self::with(core, &[])
+    }
+
+    /// One in which what is written is done, and nothing else.
+    pub fn scheduled(schedule: &Schedule, verbose: Verbose) -> Self {
+        let mut core = Core::new(schedule.seed, schedule.swarm.clone(), Trace::new(verbose));
+        core.ledger = Ledger::scripted(schedule);
+        if schedule.still {
+            core.rng.hold_still();
+            core.net.hold_still();
+        }
+        let mut world = Self::with(core, &schedule.absent);
+        for entry in schedule.events.iter().filter(|entry| entry.join.is_none()) {
+            world.core.at(entry.at_us, Event::Deed(Box::new(entry.clone())));
+        }
+        world
+    }
+
+    fn with(mut core: Core, absent: &[BrokerId]) -> Self {
+        let ids: Vec<BrokerId> = (1..=core.swarm.brokers).map(BrokerId).filter(|id| !absent.contains(id)).collect();
         let mut nodes = BTreeMap::new();
         for &id in &ids {
             core.truth.insert(id, Truth { incarnation: None, machine_up: true, paused: false });
@@ -185,6 +214,7 @@ impl World {
             Event::Controller(timer) => self.quorum.on_timer(&mut self.core, timer),
             Event::Fault(fault) => self.fault(fault),
             Event::Act(act) => self.act(act),
+            Event::Deed(entry) => self.written(entry),
         }
         self.give_producer_ids();
         self.strike_joins();
@@ -258,10 +288,9 @@ impl World {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let Some(process) = &mut node.process else { return };
         if process.storage_failed {
-            let delay = self.rng.around(self.core.swarm.restart_ms * 1_000);
             self.core.trace.line(self.core.now, || format!("b{id} dies of its disk"));
-            node.end(&mut self.core, End::Killed);
-            self.core.after(delay, Event::Start { broker: id });
+            node.end(&mut self.core, End::Killed, None);
+            self.comes_back(id);
         } else if process.may_stop {
             let end = if process.stops_cleanly {
                 process.close(&mut self.core);
@@ -269,10 +298,9 @@ impl World {
             } else {
                 End::Killed
             };
-            let delay = self.rng.around(self.core.swarm.restart_ms * 1_000);
             self.core.trace.line(self.core.now, || format!("b{id} stops: {end:?}"));
-            node.end(&mut self.core, end);
-            self.core.after(delay, Event::Start { broker: id });
+            node.end(&mut self.core, end, None);
+            self.comes_back(id);
         } else {
             // What waited while the machine stood still is dealt with first.
             let grace = node.went_on_at + PAUSE_GRACE;
@@ -282,6 +310,14 @@ impl World {
             });
             self.core.check(verdict);
         }
+    }
+
+    /// A broker that ended by itself is started again.
+    fn comes_back(&mut self, id: BrokerId) {
+        let written = self.nodes.get_mut(&id).and_then(|node| node.back_us.take());
+        let delay = written.unwrap_or_else(|| self.rng.around(self.core.swarm.restart_ms * 1_000));
+        self.core.ledger.note_return(id, delay);
+        self.core.after(delay, Event::Start { broker: id });
     }
 
     fn resume(&mut self, id: BrokerId) {
@@ -318,5 +354,6 @@ fn code_of(event: &Event) -> u64 {
         Event::Controller(_) => 8,
         Event::Fault(_) => 9,
         Event::Act(_) => 10,
+        Event::Deed(_) => 11,
     }
 }

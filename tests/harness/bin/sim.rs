@@ -1,17 +1,21 @@
 //! The simulation from the command line: many seeds, the planted bugs, or one seed with its trace.
 
 use std::panic;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use highwater_tests::sim::flaws::{Flaw, hunt};
 use highwater_tests::sim::run::{Plan, Totals, run_seed};
+use highwater_tests::sim::shrink::{Case, serve};
 use highwater_tests::sim::swarm::{ANY, UNATTENDED};
 use highwater_tests::sim::trace::{Verbose, last_lines};
 use highwater_wire::Millis;
+
+mod shrinking;
 
 /// Lines of the trace shown with a violation.
 const LINES_SHOWN: usize = 60;
@@ -55,6 +59,45 @@ enum Verb {
         #[arg(long, value_delimiter = ',')]
         known_holes: Vec<String>,
     },
+    /// Make a failing seed short: as few events as break the same rule, in a file that is run for ever. A path is printed;
+    /// the last line is JSON.
+    Shrink {
+        /// The seed; with a flaw, the first seed tried.
+        seed: Option<u64>,
+        /// Plant this bug, by its rule.
+        #[arg(long)]
+        flaw: Option<String>,
+        /// Every planted bug, each caught by the first seed that does.
+        #[arg(long, conflicts_with_all = ["seed", "flaw"])]
+        all_flaws: bool,
+        /// Seeds tried until one fails.
+        #[arg(long, default_value_t = 3_000)]
+        seeds: u64,
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Without the operator: faults only.
+        #[arg(long)]
+        unattended: bool,
+        /// Real seconds per seed.
+        #[arg(long, default_value_t = 240)]
+        patience: u64,
+        /// Where the files go.
+        #[arg(long, default_value = "tests/regressions")]
+        to: PathBuf,
+        /// Bugs shrunk at a time; default: all cores.
+        #[arg(long)]
+        threads: Option<usize>,
+    },
+    /// Run a file of `shrink` and print its trace.
+    Rerun {
+        file: PathBuf,
+        /// Without the flaw that the file names.
+        #[arg(long)]
+        sound: bool,
+    },
+    /// Answers `shrink`: a schedule a line, an outcome a line.
+    #[command(hide = true)]
+    Worker,
     /// Run one seed and print its trace.
     Replay {
         seed: u64,
@@ -94,10 +137,40 @@ fn main() -> ExitCode {
         }
         Verb::Flaws { seeds, only: Some(rule), .. } => hunt_one(&rule, seeds),
         Verb::Flaws { seeds, only: None, known_holes } => hunt_all(seeds, &known_holes),
+        Verb::Shrink { seed, flaw, all_flaws, seeds, seconds, unattended, patience, to, threads } => {
+            let seeds = match (seed, &flaw) {
+                (Some(seed), None) => seed..seed + 1,
+                (seed, _) => seed.unwrap_or(0)..seed.unwrap_or(0) + seeds,
+            };
+            let flaws = match (all_flaws, flaw) {
+                (true, _) => Flaw::ALL.iter().map(|flaw| Some(flaw.rule().to_owned())).collect(),
+                (false, Some(rule)) if flaw_named(&rule).is_none() => {
+                    eprintln!("no flaw is planted for {rule}; known: {}", rules());
+                    return ExitCode::from(2);
+                }
+                (false, flaw) => vec![flaw.and_then(|rule| flaw_named(&rule)).map(|flaw| flaw.rule().to_owned())],
+            };
+            let time = Duration::from_secs(patience);
+            let case = Case { flaw: None, seeds, unattended, seconds, time, commit: commit() };
+            let cases: Vec<Case> = flaws.into_iter().map(|flaw| Case { flaw, ..case.clone() }).collect();
+            shrinking::shrink(&cases, &to, threads)
+        }
+        Verb::Rerun { file, sound } => shrinking::rerun(&file, sound),
+        Verb::Worker => {
+            serve();
+            ExitCode::SUCCESS
+        }
         Verb::Replay { seed, seconds, flaw, last, unattended } => {
             replay(seed, planned(seconds, unattended), flaw.as_deref(), last)
         }
     }
+}
+
+/// What this code is called, for whoever reads a file later.
+fn commit() -> String {
+    let described = Command::new("git").args(["describe", "--always", "--dirty"]).output();
+    let name = described.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+    if name.is_empty() { "an unknown commit".to_owned() } else { format!("commit {name}") }
 }
 
 fn planned(seconds: u64, unattended: bool) -> Plan {

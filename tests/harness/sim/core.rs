@@ -14,6 +14,7 @@ use super::invariants::{Verdict, Violation};
 use super::message::{Call, Message};
 use super::network::{Fate, Link, Network, Packet, Way};
 use super::rng::Rng;
+use super::schedule::Ledger;
 use super::swarm::Swarm;
 use super::trace::Trace;
 
@@ -53,6 +54,8 @@ pub enum Event {
     Controller(ControllerTimer),
     Fault(Fault),
     Act(super::operator::Act),
+    /// Of a schedule that is run again.
+    Deed(Box<super::schedule::Entry>),
 }
 
 /// Timers inside a broker's process.
@@ -139,12 +142,28 @@ pub enum Fault {
     Reset,
     DiskError,
     Preferred,
-    /// A part of a strike: one round of preferred elections.
-    Elect,
+    /// A part of a strike: what follows some time after a follower asked to join, at `at` (µs).
+    Struck {
+        join: Join,
+        at: u64,
+        blow: Blow,
+    },
     Double,
     DeleteTopic,
     /// Topics that are missing are made.
     MakeTopics,
+}
+
+/// What a strike does later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blow {
+    End {
+        broker: BrokerId,
+        end: super::node::End,
+        restart_after: u64,
+    },
+    /// One round of preferred elections.
+    Elect,
 }
 
 /// Counted over a run.
@@ -207,6 +226,8 @@ pub struct Core {
     pub wants_producer_id: Vec<u32>,
     /// Proposed since somebody last looked: a time to strike.
     pub joins: Vec<Join>,
+    /// Writes down what is done, or says that it is done as it was written down.
+    pub ledger: Ledger,
     calls: Call,
     processes: u64,
     /// No faults any more.
@@ -232,6 +253,7 @@ impl Core {
             violation: None,
             wants_producer_id: Vec::new(),
             joins: Vec::new(),
+            ledger: Ledger::default(),
             calls: 0,
             processes: 0,
             healed: false,

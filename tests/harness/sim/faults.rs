@@ -4,7 +4,8 @@ use highwater_wire::{BrokerId, TopicPartition};
 
 use super::World;
 use super::book::PartitionBook;
-use super::core::{Event, Fault, Join};
+use super::core::{Blow, Event, Fault, Join};
+use super::deeds::Deed;
 use super::network::Place;
 use super::node::End;
 use super::swarm::{Budget, Gaps};
@@ -30,7 +31,9 @@ fn gap_of(gaps: &Gaps, delete: u64, fault: Fault) -> u64 {
         Fault::Preferred => gaps.preferred,
         Fault::Double => gaps.double,
         Fault::DeleteTopic => delete,
-        Fault::Mend { .. } | Fault::End { .. } | Fault::ReleaseImages(_) | Fault::Elect | Fault::MakeTopics => 0,
+        Fault::Mend { .. } | Fault::End { .. } | Fault::ReleaseImages(_) | Fault::Struck { .. } | Fault::MakeTopics => {
+            0
+        }
     }
 }
 
@@ -61,6 +64,9 @@ fn is_assigned(partition: &PartitionBook, broker: BrokerId) -> bool {
 impl World {
     pub(super) fn schedule_faults(&mut self) {
         self.core.after(TOPIC_LOOK, Event::Fault(Fault::MakeTopics));
+        if self.core.ledger.is_scripted() {
+            return;
+        }
         for kind in KINDS {
             self.schedule(kind, 2_000_000);
         }
@@ -82,7 +88,7 @@ impl World {
             Fault::ReleaseImages(broker) => return self.release_images(broker),
             _ if self.core.healed => return,
             Fault::End { broker, end, restart_after } => return self.end(broker, end, restart_after),
-            Fault::Elect => return self.elect(),
+            Fault::Struck { join, at, blow } => return self.strike(join, at, blow),
             _ => {}
         }
         match fault {
@@ -97,48 +103,38 @@ impl World {
                 if let Some(broker) = self.pick_up()
                     && !self.quorum.is_out()
                 {
-                    self.core.fault(|| format!("false suspicion of b{broker}"));
-                    self.quorum.suspect_falsely(&mut self.core, broker);
+                    self.deed(Deed::Suspect { broker });
                 }
             }
             Fault::ControllerOut => {
                 let for_us = self.rng.around(self.core.swarm.gaps.controller_out_ms * 1_000);
-                self.core.fault(|| format!("no controller for {} ms", for_us / 1_000));
-                self.quorum.go_out(&mut self.core, for_us);
+                self.deed(Deed::ControllerOut { for_us });
             }
-            Fault::ControllerChange => {
-                self.core.fault(|| "another controller".to_owned());
-                self.quorum.come_back(&mut self.core);
-            }
+            Fault::ControllerChange => self.deed(Deed::ControllerChange),
             Fault::HoldImages => {
                 if let Some(broker) = self.pick_up() {
                     let for_us = self.rng.around(self.core.swarm.gaps.image_hold_ms * 1_000);
-                    self.core.fault(|| format!("b{broker} hears nothing of metadata for {} ms", for_us / 1_000));
-                    if let Some(node) = self.nodes.get_mut(&broker) {
-                        node.images_held = true;
-                    }
-                    self.core.after(for_us, Event::Fault(Fault::ReleaseImages(broker)));
+                    self.deed(Deed::HoldImages { broker, for_us });
                 }
             }
             Fault::Reset => self.reset_some(),
             Fault::DiskError => {
                 if let Some(broker) = self.pick_up() {
-                    self.core.fault(|| format!("the disk of b{broker} fails"));
-                    if let Some(node) = self.nodes.get_mut(&broker) {
-                        node.fail_disk(&mut self.core);
-                    }
+                    let (sync, more) = (self.core.rng.chance(500), self.core.rng.below(3));
+                    self.deed(Deed::FailDisk { broker, sync, more, back_us: None });
                 }
             }
-            Fault::Preferred => self.elect(),
+            Fault::Preferred => self.deed(Deed::Elect),
             Fault::Double => self.double(),
             Fault::DeleteTopic => {
-                let number = self.rng.below(self.core.swarm.topics.len() as u64) as usize;
-                if self.quorum.delete_topic(&mut self.core, number) {
-                    self.lossy.retain(|(at, _)| self.core.book.partitions.contains_key(at));
-                    self.core.fault(|| format!("topic{number} is deleted"));
-                }
+                let topic = self.rng.below(self.core.swarm.topics.len() as u64) as usize;
+                self.deed(Deed::DeleteTopic { topic });
             }
-            Fault::Mend { .. } | Fault::End { .. } | Fault::ReleaseImages(_) | Fault::Elect | Fault::MakeTopics => {}
+            Fault::Mend { .. }
+            | Fault::End { .. }
+            | Fault::ReleaseImages(_)
+            | Fault::Struck { .. }
+            | Fault::MakeTopics => {}
         }
         self.schedule(fault, 0);
     }
@@ -174,11 +170,8 @@ impl World {
         let restart_after = self.restart_time();
         if self.rng.chance(350) {
             // In the middle of a write: the end comes with the next one.
-            self.core.fault(|| format!("b{broker} will be killed in a write"));
-            if let Some(node) = self.nodes.get_mut(&broker) {
-                node.doom(&mut self.core);
-            }
-            return;
+            let (more, torn) = (self.core.rng.below(4), self.core.rng.below(256) as u8);
+            return self.deed(Deed::Doom { broker, more, torn, back_us: None });
         }
         self.end(broker, End::Killed, restart_after);
     }
@@ -190,25 +183,28 @@ impl World {
     }
 
     /// Ends a broker if the budget has room for what it would lose.
-    fn end(&mut self, broker: BrokerId, end: End, restart_after: u64) {
-        let loses = matches!(end, End::PowerLoss | End::Wiped);
-        if !self.nodes.get(&broker).is_some_and(super::node::Node::is_up) || (loses && !self.may_lose(broker)) {
+    fn end(&mut self, broker: BrokerId, end: End, back_us: u64) {
+        if !self.may_end(broker, end) {
             return;
         }
-        self.core.fault(|| format!("b{broker} ends: {end:?}, back in {} ms", restart_after / 1_000));
-        if loses {
-            self.note_lossy(broker);
-        }
-        if let Some(node) = self.nodes.get_mut(&broker) {
-            node.end(&mut self.core, end);
-        }
-        self.core.after(restart_after, Event::Start { broker });
+        let keeps = (end == End::PowerLoss && !self.core.rng.chance(400)).then(|| self.core.rng.next_u64());
+        self.deed(Deed::End { broker, end, back_us, keeps });
+    }
+
+    pub(super) fn may_end(&mut self, broker: BrokerId, end: End) -> bool {
+        let loses = matches!(end, End::PowerLoss | End::Wiped);
+        self.nodes.get(&broker).is_some_and(super::node::Node::is_up) && (!loses || self.may_lose(broker))
     }
 
     /// What a broker holds does not count any more, until it is in the ISR again.
     pub(super) fn note_lossy(&mut self, broker: BrokerId) {
         let assigned = self.core.book.partitions.iter().filter(|(_, partition)| is_assigned(partition, broker));
         self.lossy.extend(assigned.map(|(&at, _)| (at, broker)));
+    }
+
+    /// Of topics that are gone.
+    pub(super) fn forget_losses_of_deleted(&mut self) {
+        self.lossy.retain(|(at, _)| self.core.book.partitions.contains_key(at));
     }
 
     /// After an unclean election only its leader holds what counts, until others have caught up with it.
@@ -258,22 +254,15 @@ impl World {
 
     fn stop(&mut self) {
         let Some(broker) = self.pick_victim() else { return };
-        self.core.fault(|| format!("b{broker} is asked to stop"));
-        if let Some(process) = self.nodes.get_mut(&broker).and_then(|n| n.process.as_mut()) {
-            process.drain(&mut self.core);
-        }
+        self.deed(Deed::Stop { broker, back_us: None });
     }
 
     fn pause(&mut self) {
         let Some(broker) = self.pick_victim() else { return };
-        let Some(node) = self.nodes.get_mut(&broker).filter(|n| !n.paused) else { return };
-        let for_us = self.rng.around(self.core.swarm.gaps.pause_ms * 1_000);
-        node.paused = true;
-        if let Some(truth) = self.core.truth.get_mut(&broker) {
-            truth.paused = true;
+        if self.nodes.get(&broker).is_some_and(|node| !node.paused) {
+            let for_us = self.rng.around(self.core.swarm.gaps.pause_ms * 1_000);
+            self.deed(Deed::Pause { broker, for_us });
         }
-        self.core.fault(|| format!("b{broker} is paused for {} ms", for_us / 1_000));
-        self.core.after(for_us, Event::Resume { broker });
     }
 
     fn some_place(&mut self) -> Place {
@@ -285,27 +274,16 @@ impl World {
     fn cut(&mut self) {
         let (from, to) = (self.some_place(), self.some_place());
         let for_us = self.rng.around(self.core.swarm.gaps.cut_ms * 1_000);
-        if from != to && self.core.net.cut(from, to) {
-            self.core.fault(|| format!("{from} does not reach {to} for {} ms", for_us / 1_000));
-            self.core.after(for_us, Event::Fault(Fault::Mend { from, to }));
+        if from != to {
+            self.deed(Deed::Cut { from, to, for_us });
         }
     }
 
     fn isolate(&mut self) {
         let Some(broker) = self.pick_victim() else { return };
-        let alone = Place::Broker(broker.0);
         let for_us = self.rng.around(self.core.swarm.gaps.cut_ms * 1_000);
-        let both = self.rng.chance(600);
-        self.core.fault(|| format!("b{broker} is alone for {} ms", for_us / 1_000));
-        let mut others: Vec<Place> = (1..=self.core.swarm.brokers).map(Place::Broker).collect();
-        others.push(Place::Controller);
-        for other in others.into_iter().filter(|o| *o != alone) {
-            for (from, to) in [(other, alone), (alone, other)] {
-                if (both || to == alone) && self.core.net.cut(from, to) {
-                    self.core.after(for_us, Event::Fault(Fault::Mend { from, to }));
-                }
-            }
-        }
+        let both_ways = self.rng.chance(600);
+        self.deed(Deed::Isolate { broker, both_ways, for_us });
     }
 
     pub(super) fn mend(&mut self, from: Place, to: Place) {
@@ -334,9 +312,7 @@ impl World {
         let links: Vec<_> =
             (1..=self.core.swarm.brokers).flat_map(|id| self.core.net.links_of(Place::Broker(id))).collect();
         if let Some(&link) = self.rng.pick(&links) {
-            let generation = self.core.net.generation(link);
-            self.core.fault(|| format!("{}–{} is reset", link.from, link.to));
-            self.core.after(0, Event::Broke { link, generation });
+            self.deed(Deed::Reset { from: link.from, to: link.to });
         }
     }
 
@@ -365,48 +341,56 @@ impl World {
         }
     }
 
-    fn elect(&mut self) {
-        if !self.quorum.is_out() {
-            self.quorum.elect_preferred(&mut self.core);
-        }
-    }
-
     /// What goes wrong while followers join: each of it alone seldom does harm, all of it together may.
     pub(super) fn strike_joins(&mut self) {
-        while let Some(Join { leader, joiner }) = self.core.joins.pop() {
+        while let Some(join) = self.core.joins.pop() {
             let strikes = self.core.swarm.strikes.clone();
-            if self.core.healed || !self.rng.chance(strikes.joins) {
+            self.strike_as_written(join);
+            if self.core.healed || self.core.ledger.is_scripted() || !self.rng.chance(strikes.joins) {
                 continue;
             }
+            let Join { leader, joiner } = join;
+            let at = self.core.now;
             let late_us = self.rng.around(strikes.late_ms * 1_000);
             if self.rng.chance(strikes.late) {
-                self.core.fault(|| format!("proposals of b{leader} wait for {} ms", late_us / 1_000));
-                self.quorum.neglect(&self.core, leader, late_us);
+                self.deed_of(join, at, Deed::Neglect { broker: leader, for_us: late_us });
             }
             let end_at = self.rng.within(0, late_us / 2);
+            let later = |world: &mut Self, after, blow| {
+                world.core.after(after, Event::Fault(Fault::Struck { join, at, blow }));
+            };
             if self.rng.chance(strikes.joiner) {
                 let end = *self.rng.pick(&[End::Killed, End::PowerLoss, End::Wiped]).expect("three");
                 let restart_after = self.rng.within(1_000, 400_000);
-                self.core.after(end_at, Event::Fault(Fault::End { broker: joiner, end, restart_after }));
+                later(self, end_at, Blow::End { broker: joiner, end, restart_after });
             }
             if self.rng.chance(strikes.unheard) {
                 let (from, to) = (Place::Broker(joiner.0), Place::Broker(leader.0));
                 let for_us = end_at + self.rng.around(strikes.late_ms * 1_000);
-                if self.core.net.cut(from, to) {
-                    self.core.fault(|| format!("{from} does not reach {to} for {} ms", for_us / 1_000));
-                    self.core.after(for_us, Event::Fault(Fault::Mend { from, to }));
-                }
+                self.deed_of(join, at, Deed::Cut { from, to, for_us });
             }
             if self.rng.chance(strikes.election) {
-                let at = self.rng.log_within(1_000, 2_000_000);
+                let after = self.rng.log_within(1_000, 2_000_000);
                 let restart_after = self.restart_time();
-                let fault = if self.rng.chance(500) {
-                    Fault::Elect
+                let blow = if self.rng.chance(500) {
+                    Blow::Elect
                 } else {
-                    Fault::End { broker: leader, end: End::Killed, restart_after }
+                    Blow::End { broker: leader, end: End::Killed, restart_after }
                 };
-                self.core.after(at, Event::Fault(fault));
+                later(self, after, blow);
             }
+        }
+    }
+
+    /// The later part of a strike.
+    fn strike(&mut self, join: Join, at: u64, blow: Blow) {
+        match blow {
+            Blow::End { broker, end, restart_after } => {
+                self.core.ledger.struck = Some((join, at));
+                self.end(broker, end, restart_after);
+                self.core.ledger.struck = None;
+            }
+            Blow::Elect => self.deed_of(join, at, Deed::Elect),
         }
     }
 

@@ -7,10 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::rng::Rng;
 
 /// Who can be at an end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Place {
     Broker(i32),
     Client(u32),
@@ -89,7 +92,7 @@ pub enum Fate<M> {
 }
 
 /// How bad the network is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weather {
     /// µs one way, the usual.
     pub delay: u64,
@@ -138,6 +141,11 @@ pub struct Network<M> {
 impl<M: Clone> Network<M> {
     pub fn new(rng: Rng, weather: Weather) -> Self {
         Self { rng, weather, connections: BTreeMap::new(), cuts: BTreeSet::new(), held: BTreeMap::new(), faults: 0 }
+    }
+
+    /// Nothing varies any more.
+    pub fn hold_still(&mut self) {
+        self.rng.hold_still();
     }
 
     pub fn generation(&self, link: Link) -> u64 {

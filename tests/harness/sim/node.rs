@@ -16,6 +16,7 @@ use highwater_data::replica::message::{Outbox, Output, ReplicaReply, ReplicaRequ
 use highwater_quorum::MetadataImage;
 use highwater_quorum::controller::{DataClaim, IsrProposal, IsrReason};
 use highwater_wire::{BrokerEpoch, BrokerId, ClusterId, DirectoryId, IncarnationId, Offset, TopicPartition};
+use serde::{Deserialize, Serialize};
 
 use super::core::{Core, Event, Join, NodeTimer, Truth};
 use super::message::{Call, Message};
@@ -37,7 +38,8 @@ use serving::{Session, WaitingProduce};
 pub const CLUSTER: &str = "simulated-cluster";
 
 /// How a broker goes down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum End {
     /// kill -9: the page cache stays.
     Killed,
@@ -69,6 +71,8 @@ pub struct Node {
     pub ended: Option<End>,
     /// It lost data since the quorum last heard of a registration of it.
     pub lossy: bool,
+    /// µs until it comes back from an end of its own, where a schedule says so.
+    pub back_us: Option<u64>,
 }
 
 /// One hosted replica.
@@ -131,6 +135,7 @@ impl Node {
             waiting_image: None,
             ended: None,
             lossy: false,
+            back_us: None,
         }
     }
 
@@ -173,8 +178,8 @@ impl Node {
         self.process = Some(process);
     }
 
-    /// The process ends, or the machine does.
-    pub fn end(&mut self, core: &mut Core, end: End) {
+    /// The process ends, or the machine does. `keeps`: draws what of the unsynced survives a loss of power; `None`: nothing.
+    pub fn end(&mut self, core: &mut Core, end: End, keeps: Option<u64>) {
         let Some(process) = self.process.take() else { return };
         drop(process);
         self.paused = false;
@@ -187,12 +192,7 @@ impl Node {
             End::Killed | End::Stopped => self.disk.crash(Crash::Killed),
             End::PowerLoss => {
                 self.boot += 1;
-                let crash = if core.rng.chance(400) {
-                    Crash::PowerLoss
-                } else {
-                    Crash::PowerLossKeepingSome { seed: core.rng.next_u64() }
-                };
-                self.disk.crash(crash);
+                self.disk.crash(keeps.map_or(Crash::PowerLoss, |seed| Crash::PowerLossKeepingSome { seed }));
             }
             End::Wiped => {
                 self.disk.crash(Crash::Killed);
@@ -214,21 +214,19 @@ impl Node {
     }
 
     /// From now on the disk obeys only for some more changes, the last of them torn: the process dies in the middle.
-    pub fn doom(&mut self, core: &mut Core) {
-        let more = core.rng.below(4);
-        let torn = core.rng.below(256) as u8;
+    pub fn doom(&mut self, more: u64, torn: u8) {
         self.disk.stop_at(self.disk.changes() + more, torn);
         if let Some(process) = &mut self.process {
             process.doomed = true;
         }
     }
 
-    /// One of the next calls of the disk fails.
-    pub fn fail_disk(&mut self, core: &mut Core) {
-        if core.rng.chance(500) {
-            self.disk.fail_sync_after(core.rng.below(3));
+    /// A sync of the disk fails, or a write, after some more that do not.
+    pub fn fail_disk(&mut self, sync: bool, more: u64) {
+        if sync {
+            self.disk.fail_sync_after(more);
         } else {
-            self.disk.fail_write_after(core.rng.below(3));
+            self.disk.fail_write_after(more);
         }
     }
 }

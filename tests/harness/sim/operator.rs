@@ -1,18 +1,12 @@
 //! The operator: a person, or a script, who gives orders at any time – in the middle of trouble too – and each order leaves
 //! the cluster as it promises to. Every kind of act has its own clock, drawn by the swarm.
 
-use highwater_quorum::PartitionsSpec;
-use highwater_quorum::controller::{
-    AlterConfigs, ChosenElection, Command, ConfigAction, ConfigOperation, ConfigResource, ElectionKind,
-};
-use highwater_quorum::planner::plan_growth;
-use highwater_wire::{BrokerId, LeaderEpoch, Offset, Timestamp, TopicPartition};
+use highwater_quorum::controller::ElectionKind;
+use highwater_wire::{BrokerId, TopicPartition};
 
 use super::World;
 use super::core::Event;
-use super::invariants::added_partitions;
-use super::message::Message;
-use super::network::{Link, Place};
+use super::deeds::{Deed, Spot};
 use super::rng::Rng;
 use super::swarm::Acts;
 
@@ -42,7 +36,7 @@ const ACTS: [Act; 7] = [
 ];
 
 /// More partitions a topic does not get.
-const PARTITIONS_MAX: usize = 5;
+pub const PARTITIONS_MAX: usize = 5;
 
 fn gap_of(acts: &Acts, act: Act) -> u64 {
     match act {
@@ -69,6 +63,9 @@ impl Operator {
 
 impl World {
     pub(super) fn schedule_acts(&mut self) {
+        if self.core.ledger.is_scripted() {
+            return;
+        }
         for act in ACTS {
             self.schedule_act(act, 2_000_000);
         }
@@ -99,11 +96,6 @@ impl World {
         self.schedule_act(act, 0);
     }
 
-    fn acted(&mut self, what: impl FnOnce() -> String) {
-        self.core.counts.acts += 1;
-        self.core.trace.line(self.core.now, || format!("OPERATOR {}", what()));
-    }
-
     /// Some partition, in the words of the quorum.
     fn some_partition(&mut self) -> Option<TopicPartition> {
         let all: Vec<_> = self.quorum.image.partitions().map(|(at, _, _)| at).collect();
@@ -126,27 +118,25 @@ impl World {
             _ => Some(rng.within(deleted.max(0) as u64, committed.max(deleted) as u64) as i64),
         };
         let timeout_ms = rng.log_within(200, 8_000);
-        let link = Link { from: Place::Client(OPERATOR), to: Place::Broker(leader.0) };
-        let call = self.core.call();
-        self.acted(|| format!("deletes records of {at} below {before:?}, of {committed} committed"));
-        let before = before.map(Offset);
-        self.core.request(link, Message::Delete { call, at, before, timeout_ms });
+        if let Some(at) = self.spot_of(at) {
+            self.deed(Deed::DeleteRecords { at, leader, before, timeout_ms });
+        }
+    }
+
+    /// A partition by the number of its topic.
+    fn spot_of(&self, at: TopicPartition) -> Option<Spot> {
+        let name = &self.quorum.image.topics.get(&at.topic)?.name;
+        Some((name.strip_prefix("topic")?.parse().ok()?, at.partition))
     }
 
     fn elect_where_nobody_leads(&mut self, kind: ElectionKind) {
         let nobody_leads = self.quorum.image.partitions().filter(|(_, _, state)| state.leader.is_none());
         let mut partitions: Vec<_> = nobody_leads.map(|(at, _, _)| at).collect();
         partitions.retain(|_| self.operator.rng.chance(700));
-        if partitions.is_empty() || self.quorum.is_out() {
-            return;
+        let partitions: Vec<Spot> = partitions.into_iter().filter_map(|at| self.spot_of(at)).collect();
+        if !partitions.is_empty() && !self.quorum.is_out() {
+            self.deed(Deed::ElectWhereNobodyLeads { unclean: kind == ElectionKind::Unclean, partitions });
         }
-        self.acted(|| format!("wants leaders of {partitions:?}, {kind:?}"));
-        if kind == ElectionKind::Unclean {
-            self.core.book.may_lose.extend(partitions.iter().copied());
-        }
-        let command = Command::ElectLeaders { kind, partitions, time: self.core.wall() };
-        let _refused = self.quorum.decide(&mut self.core, &command);
-        self.core.book.may_lose.clear();
     }
 
     /// Names the leader of a partition: in sync or not, with the word that records may be lost or without, in knowledge of the
@@ -159,36 +149,12 @@ impl World {
         let accept_loss = rng.chance(at_a_loss);
         let in_sync = if state.isr.len() > 1 && rng.chance(600) { &state.isr } else { &state.replicas };
         let Some(&leader) = rng.pick(in_sync) else { return };
-        let epoch = LeaderEpoch(state.leader_epoch.0 - i32::from(rng.chance(100)));
-        let expected_leader_epoch = rng.chance(500).then_some(epoch);
-        let watermark = if rng.chance(500) { self.told_watermark(at) } else { None };
-        if self.quorum.is_out() {
-            return;
+        let behind = i32::from(rng.chance(100));
+        let epochs_behind = rng.chance(500).then_some(behind);
+        let with_watermark = rng.chance(500);
+        if let Some(at) = self.spot_of(at).filter(|_| !self.quorum.is_out()) {
+            self.deed(Deed::Designate { at, leader, accept_loss, epochs_behind, with_watermark });
         }
-        let word = if accept_loss { ", whatever it costs" } else { "" };
-        self.acted(|| format!("wants b{leader} to lead {at}{word}"));
-        if accept_loss {
-            self.core.book.may_lose.insert(at);
-        }
-        let election = ChosenElection {
-            partition: at,
-            leader,
-            accept_loss,
-            expected_leader_epoch,
-            expected_partition_epoch: None,
-            watermark,
-        };
-        let command = Command::ElectChosen { elections: vec![election], time: self.core.wall() };
-        let _refused = self.quorum.decide(&mut self.core, &command);
-        self.core.book.may_lose.clear();
-    }
-
-    /// What the leader says of its watermark just now, if it is there to be asked.
-    fn told_watermark(&self, at: TopicPartition) -> Option<(Offset, Timestamp)> {
-        let leader = self.quorum.image.partition(at)?.leader?;
-        let node = self.nodes.get(&leader).filter(|node| !node.paused)?;
-        let replication = node.process.as_ref()?.hosted.get(&at)?.replica.replication();
-        Some((replication.leader().ok()?.high_watermark(), self.core.wall()))
     }
 
     /// Forgets a broker that takes no part, or asks to forget one that does, which is refused. Nobody waits for its records
@@ -201,53 +167,28 @@ impl World {
             fit = known;
         }
         let Some(&broker) = self.operator.rng.pick(&fit) else { return };
-        let active = self.quorum.image.broker(broker).is_some_and(|broker| broker.is_active());
-        if self.quorum.is_out() || (!active && !self.may_lose(broker)) {
-            return;
-        }
-        self.acted(|| format!("unregisters b{broker}"));
-        let command = Command::UnregisterBroker { broker, time: self.core.wall() };
-        let done = self.quorum.decide(&mut self.core, &command).is_ok();
-        self.core.check(super::invariants::must(done != active, "R176", || {
-            format!("unregistering broker {broker}: done {done}, it was active: {active}")
-        }));
-        if done {
-            self.note_lossy(broker);
-        }
+        self.deed(Deed::Unregister { broker });
     }
 
     /// More partitions for a topic; now and then by the number of partitions that it had once, which is refused or has been
     /// done already. Those that exist are not touched.
     fn add_partitions(&mut self) {
-        let number = self.operator.rng.below(self.core.swarm.topics.len() as u64) as usize;
-        let name = format!("topic{number}");
-        let Some(topic) = self.quorum.image.topic_named(&name).cloned() else { return };
-        let rng = &mut self.operator.rng;
-        let (present, more) = (topic.partitions.len(), rng.within(1, 2) as usize);
-        let (late, seed) = (rng.chance(100), rng.next_u64());
-        if self.quorum.is_out() || present + more > PARTITIONS_MAX {
+        let topic = self.operator.rng.below(self.core.swarm.topics.len() as u64) as usize;
+        if self.quorum.image.topic_named(&format!("topic{topic}")).is_none() {
             return;
         }
-        let partitions = (present + more) as i32;
-        let time = self.core.wall();
-        let spec = PartitionsSpec { topic: name.clone(), partitions, assignments: None, validate_only: false };
-        let Ok(plan) = plan_growth(&self.quorum.image, &spec, seed, time) else { return };
-        self.acted(|| format!("gives {name} {partitions} partitions instead of {present}"));
-        for mut part in plan.parts {
-            part.first_partition -= i32::from(late);
-            let added = self.quorum.decide(&mut self.core, &Command::AddPartitions(part)).is_ok();
-            let after = self.quorum.image.topics.get(&topic.id).map_or(&[][..], |topic| &topic.partitions);
-            let more = if added && !late { more } else { 0 };
-            let verdict = added_partitions::grown(&name, &topic.partitions, after, more);
-            self.core.check(verdict);
-        }
-        self.note_losses_before(number);
+        let rng = &mut self.operator.rng;
+        let more = rng.within(1, 2) as usize;
+        let (late, seed) = (rng.chance(100), rng.next_u64());
+        self.deed(Deed::AddPartitions { topic, more, late, seed });
     }
 
     /// Sets one key of a topic, or puts it back to its default.
     fn alter_config(&mut self) {
-        let number = self.operator.rng.below(self.core.swarm.topics.len() as u64) as usize;
-        let Some(id) = self.quorum.image.topic_named(&format!("topic{number}")).map(|topic| topic.id) else { return };
+        let topic = self.operator.rng.below(self.core.swarm.topics.len() as u64) as usize;
+        if self.quorum.image.topic_named(&format!("topic{topic}")).is_none() {
+            return;
+        }
         let min_isr = self.core.swarm.acts.alter_min_isr;
         let rng = &mut self.operator.rng;
         let (key, value) = if rng.chance(min_isr) {
@@ -261,16 +202,7 @@ impl World {
                 _ => ("flush.messages", if rng.chance(500) { 1 } else { i64::MAX }.to_string()),
             }
         };
-        let action = if rng.chance(100) { ConfigAction::Delete } else { ConfigAction::Set(value) };
-        if self.quorum.is_out() {
-            return;
-        }
-        self.acted(|| format!("alters topic{number}: {key} {action:?}"));
-        let operations = vec![ConfigOperation { key: key.to_owned(), action }];
-        let resource = ConfigResource::Topic(id);
-        let time = self.core.wall();
-        let command =
-            Command::AlterConfigs(AlterConfigs { resource, replace: false, operations, expected: None, time });
-        let _refused = self.quorum.decide(&mut self.core, &command);
+        let value = (!rng.chance(100)).then_some(value);
+        self.deed(Deed::AlterConfig { topic, key: key.to_owned(), value });
     }
 }

@@ -24,6 +24,7 @@ use super::message::Message;
 use super::network::{Packet, Way};
 use super::node::{CLUSTER, lifecycle};
 use super::rng::Rng;
+use super::schedule::Made;
 
 /// µs between two looks at the sessions.
 const SESSION_LOOK: u64 = 100_000;
@@ -429,13 +430,20 @@ impl Quorum {
             return false;
         }
         let draw = core.swarm.topics[number].clone();
-        if self.image.active_brokers().count() < draw.replication_factor {
+        let written = core.ledger.to_make(number);
+        let assigned = written.as_ref().map(|made| &made.replicas);
+        let needed = assigned.map_or(draw.replication_factor, |replicas| replicas.first().map_or(usize::MAX, Vec::len));
+        if self.image.active_brokers().count() < needed {
             return false;
         }
         self.topics_made += 1;
         let seed = self.rng.next_u64();
-        let Ok(assignments) = place(&self.image, &[], draw.partitions as usize, draw.replication_factor, seed) else {
-            return false;
+        let assignments = match assigned {
+            Some(replicas) => replicas.clone(),
+            None => match place(&self.image, &[], draw.partitions as usize, draw.replication_factor, seed) {
+                Ok(assignments) => assignments,
+                Err(_) => return false,
+            },
         };
         let mut configs = BTreeMap::from([
             ("min.insync.replicas".to_owned(), draw.min_isr.to_string()),
@@ -450,9 +458,12 @@ impl Quorum {
         set("flush.ms", draw.flush_ms);
         set("retention.bytes", draw.retention_bytes);
         let (unclean, rng) = (core.swarm.acts.unclean_topics, &mut self.operator_rng);
-        if unclean > 0 && rng.chance(unclean) {
+        let drawn = unclean > 0 && rng.chance(unclean);
+        let unclean = written.as_ref().map_or(drawn, |made| made.unclean);
+        if unclean {
             configs.insert("unclean.leader.election.enable".to_owned(), "true".to_owned());
         }
+        let made = Made { topic: number, replicas: assignments.clone(), unclean };
         let command = Command::CreateTopic(CreateTopic {
             id: TopicId::from_bytes(self.rng.bytes16()),
             name: format!("topic{number}"),
@@ -463,9 +474,12 @@ impl Quorum {
             manual: false,
             time: core.wall(),
         });
-        let made = self.decide(core, &command).is_ok();
-        core.counts.topics += u64::from(made);
-        made
+        let done = self.decide(core, &command).is_ok();
+        core.counts.topics += u64::from(done);
+        if done {
+            core.ledger.note_made(made);
+        }
+        done
     }
 
     /// Deletes a topic by its number in the swarm.

@@ -4,7 +4,11 @@
 
 /// xoshiro256**, seeded by splitmix64.
 #[derive(Debug, Clone)]
-pub struct Rng([u64; 4]);
+pub struct Rng {
+    state: [u64; 4],
+    /// Nothing varies: times are their means, and what happens seldom does not happen.
+    still: bool,
+}
 
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -16,18 +20,26 @@ fn splitmix(state: &mut u64) -> u64 {
 
 impl Rng {
     pub fn new(seed: u64) -> Self {
-        let mut state = seed ^ 0x4869_6768_7761_7465;
-        Self([splitmix(&mut state), splitmix(&mut state), splitmix(&mut state), splitmix(&mut state)])
+        Self::of(seed ^ 0x4869_6768_7761_7465, false)
+    }
+
+    fn of(mut seed: u64, still: bool) -> Self {
+        let state = [splitmix(&mut seed), splitmix(&mut seed), splitmix(&mut seed), splitmix(&mut seed)];
+        Self { state, still }
+    }
+
+    /// The same without variation: for schedules that do not need any.
+    pub fn hold_still(&mut self) {
+        self.still = true;
     }
 
     /// A stream of its own for the part of the world that `label` names.
     pub fn fork(&self, label: u64) -> Self {
-        let mut state = self.0[0] ^ label.wrapping_mul(0xD134_2543_DE82_EF95);
-        Self([splitmix(&mut state), splitmix(&mut state), splitmix(&mut state), splitmix(&mut state)])
+        Self::of(self.state[0] ^ label.wrapping_mul(0xD134_2543_DE82_EF95), self.still)
     }
 
     pub fn next_u64(&mut self) -> u64 {
-        let s = &mut self.0;
+        let s = &mut self.state;
         let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let t = s[1] << 17;
         s[2] ^= s[0];
@@ -48,12 +60,12 @@ impl Rng {
 
     /// In `[low, high]`.
     pub fn within(&mut self, low: u64, high: u64) -> u64 {
-        low + self.below(high - low + 1)
+        if self.still { u64::midpoint(low, high) } else { low + self.below(high - low + 1) }
     }
 
     /// True with `per_mille` in 1,000.
     pub fn chance(&mut self, per_mille: u64) -> bool {
-        self.below(1_000) < per_mille
+        if self.still { per_mille > 500 } else { self.below(1_000) < per_mille }
     }
 
     /// One of them; `None` of nothing.
@@ -71,6 +83,9 @@ impl Rng {
 
     /// A waiting time with this mean (µs), between a tenth and three times of it.
     pub fn around(&mut self, mean: u64) -> u64 {
+        if self.still {
+            return mean;
+        }
         let third = mean.max(3) / 3;
         (self.below(3 * third) + self.below(2 * third) + self.below(third)).max(mean / 10)
     }

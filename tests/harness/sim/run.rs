@@ -6,6 +6,7 @@ use super::World;
 use super::core::Counts;
 use super::flaws::{self, Flaw};
 use super::invariants::Violation;
+use super::schedule::Schedule;
 use super::swarm::{ANY, Shape, Swarm};
 use super::trace::Verbose;
 
@@ -43,8 +44,25 @@ pub struct Outcome {
 pub fn run_seed(seed: u64, plan: &Plan) -> Outcome {
     flaws::plant(plan.flaw);
     let swarm = Swarm::draw_for(seed, plan.shape);
-    let mut world = World::traced(seed, swarm, plan.verbose);
+    let world = World::traced(seed, swarm, plan.verbose);
     world.core.trace.line(0, || format!("seed {seed}: {:?}", world.core.swarm));
+    run_world(world, seed, plan)
+}
+
+/// The same, and [`super::schedule::record`] then says what was done.
+pub fn record_seed(seed: u64, plan: &Plan) -> Outcome {
+    flaws::plant(plan.flaw);
+    run_world(World::recorded(seed, Swarm::draw_for(seed, plan.shape), plan.verbose), seed, plan)
+}
+
+/// Does what is written; of the plan, flaw, verbosity and settling count.
+pub fn run_schedule(schedule: &Schedule, plan: &Plan) -> Outcome {
+    flaws::plant(plan.flaw);
+    let world = World::scheduled(schedule, plan.verbose);
+    run_world(world, schedule.seed, &Plan { time: Millis(schedule.trouble_us.div_ceil(1_000)), ..plan.clone() })
+}
+
+fn run_world(mut world: World, seed: u64, plan: &Plan) -> Outcome {
     world.run_for(plan.time);
     if plan.settle {
         world.heal();

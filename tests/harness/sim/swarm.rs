@@ -3,10 +3,13 @@
 //! One fixed mix of everything finds few bugs: faults drown each other. A mix that leaves most of them out, and turns
 //! the rest up, finds most (swarm testing). Rates are log-uniform; sizes are kept small, so that edges are near.
 
+use serde::{Deserialize, Serialize};
+
 use super::network::Weather;
 use super::rng::Rng;
 
 mod acts;
+mod quiet;
 
 pub use acts::Acts;
 
@@ -33,7 +36,7 @@ pub const THREE_BROKERS: Shape =
 pub const THREE_CALM_BROKERS: Shape = Shape { calm: true, ..THREE_BROKERS };
 
 /// How much may be lost at once (house rule: at most min ISR − 1 lossy members not yet caught up).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Budget {
     /// Within the promise: nothing is lost and everything comes back.
     Strict,
@@ -44,7 +47,7 @@ pub enum Budget {
 }
 
 /// The cluster and its faults, as drawn. Times are ms, mean gaps between faults of a kind are ms, 0: never.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Swarm {
     pub brokers: i32,
     pub topics: Vec<TopicDraw>,
@@ -86,7 +89,7 @@ pub struct Swarm {
 }
 
 /// Mean gaps (ms) between faults of a kind; 0: this kind is off.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gaps {
     pub kill: u64,
     pub power: u64,
@@ -111,7 +114,7 @@ pub struct Gaps {
 }
 
 /// What strikes while a follower joins an ISR: a moment that trouble finds too seldom by itself.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strikes {
     /// In 1,000 joins: struck, in one or several of these ways.
     pub joins: u64,
@@ -126,7 +129,7 @@ pub struct Strikes {
     pub election: u64,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopicDraw {
     pub partitions: i32,
     pub replication_factor: usize,
@@ -137,7 +140,7 @@ pub struct TopicDraw {
     pub retention_bytes: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProducerDraw {
     /// −1, 0, 1.
     pub acks: i16,

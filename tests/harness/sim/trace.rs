@@ -2,7 +2,7 @@
 //!
 //! Runs go without lines, which are expensive; a run that fails is run again with them: same seed, same trace.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 /// Lines kept for the report of a violation.
@@ -11,6 +11,13 @@ const LINES_KEPT: usize = 400;
 thread_local! {
     /// Outlives the world when shipped code panics in the middle of an event, so that the last lines can be shown.
     static LINES: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
+    /// The same of the time (µs).
+    static NOW: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The time (µs) of the newest event on this thread.
+pub fn now() -> u64 {
+    NOW.get()
 }
 
 /// The last lines written on this thread by a trace that keeps lines.
@@ -50,6 +57,7 @@ impl Trace {
     /// Starts an event.
     pub fn event(&mut self, at: u64, kind: u64) {
         self.events += 1;
+        NOW.set(at);
         self.mix(at);
         self.mix(kind);
     }

@@ -7,8 +7,10 @@ use highwater_quorum::MetadataImage;
 use highwater_wire::{BrokerId, LeaderEpoch, TopicPartition};
 
 use super::core::{ClientTimer, Core, Event};
+use super::deeds::Deed;
 use super::message::Message;
 use super::network::{Link, Packet, Place};
+use super::schedule::Client;
 
 mod consumer;
 mod producer;
@@ -74,34 +76,55 @@ impl Target {
 
 impl Workload {
     pub fn new(core: &mut Core) -> Self {
-        let mut rng = core.rng.fork(17);
-        let mut id = 0;
-        let mut target = |id: &mut u32| {
-            let topic = rng.below(core.swarm.topics.len() as u64) as usize;
-            let partition = rng.below(core.swarm.topics[topic].partitions as u64) as i32;
-            *id += 1;
-            (*id, Target { topic, partition, ..Target::default() })
-        };
-        let producers: Vec<_> = core
-            .swarm
-            .producers
-            .iter()
-            .map(|draw| {
-                let (id, target) = target(&mut id);
-                Producer::new(id, *draw, target)
-            })
-            .collect();
-        let consumers: Vec<_> = (0..core.swarm.consumers)
-            .map(|_| {
-                let (id, target) = target(&mut id);
-                Consumer::new(id, target)
-            })
-            .collect();
-        for client in 1..=id {
-            let delay = core.rng.within(100_000, 1_500_000);
-            core.after(delay, Event::Client { client, timer: ClientTimer::Next });
+        if !core.ledger.is_scripted() {
+            let clients = Self::draw(core);
+            core.ledger.note_clients(clients);
+        }
+        let (mut producers, mut consumers) = (Vec::new(), Vec::new());
+        for &Client { id, topic, partition, producer } in &core.ledger.clients {
+            let target = Target { topic, partition, ..Target::default() };
+            match producer {
+                Some(draw) => producers.push(Producer::new(id, draw, target)),
+                None => consumers.push(Consumer::new(id, target)),
+            }
+        }
+        if !core.ledger.clients_are_scripted() {
+            let ids: Vec<u32> = core.ledger.clients.iter().map(|client| client.id).collect();
+            for client in ids {
+                let delay = core.rng.within(100_000, 1_500_000);
+                core.after(delay, Event::Client { client, timer: ClientTimer::Next });
+            }
         }
         Self { producers, consumers, quiet: false }
+    }
+
+    fn draw(core: &Core) -> Vec<Client> {
+        let mut rng = core.rng.fork(17);
+        let producers = core.swarm.producers.iter().copied().map(Some);
+        let consumers = (0..core.swarm.consumers).map(|_| None);
+        (1..)
+            .zip(producers.chain(consumers))
+            .map(|(id, producer)| {
+                let topic = rng.below(core.swarm.topics.len() as u64) as usize;
+                let partition = rng.below(core.swarm.topics[topic].partitions as u64) as i32;
+                Client { id, topic, partition, producer }
+            })
+            .collect()
+    }
+
+    /// What is written for a client. `false`: it knows no leader to turn to.
+    pub fn act(&mut self, core: &mut Core, deed: &Deed) -> bool {
+        match *deed {
+            Deed::Produce { client, records } => {
+                let producer = self.producers.iter_mut().find(|producer| producer.id == client);
+                producer.is_none_or(|producer| producer.produce(core, Some(records)))
+            }
+            Deed::Poll { client, latest, tells_epoch } => {
+                let consumer = self.consumers.iter_mut().find(|consumer| consumer.id == client);
+                consumer.is_none_or(|consumer| consumer.poll(core, Some((latest, tells_epoch))))
+            }
+            _ => true,
+        }
     }
 
     pub fn on_packet(&mut self, core: &mut Core, client: u32, packet: Packet<Message>) {

@@ -1,10 +1,12 @@
 //! What the operator of a seed does, and how often. Drawn from a stream of its own: without the operator a seed is what
 //! it was before there was one.
 
+use serde::{Deserialize, Serialize};
+
 use super::super::rng::Rng;
 
 /// Mean gaps (ms) between acts of a kind; 0: never.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acts {
     pub delete_records: u64,
     /// Elections where nobody leads, by the ordinary rules or by the word that records may be lost.

@@ -5,6 +5,7 @@ use highwater_wire::batch::BatchIter;
 use highwater_wire::{ErrorCode, LeaderEpoch, Offset};
 
 use super::super::core::{ClientTimer, Core, Event};
+use super::super::deeds::Deed;
 use super::super::invariants::{Verdict, consistent_read, must};
 use super::super::message::{Call, Message, ReadAnswer};
 use super::Target;
@@ -30,7 +31,7 @@ impl Consumer {
     pub fn on_timer(&mut self, core: &mut Core, timer: ClientTimer) {
         match timer {
             ClientTimer::Next => {
-                self.poll(core);
+                self.poll(core, None);
                 let gap = core.rng.around(core.swarm.poll_ms * 1_000);
                 core.after(gap, Event::Client { client: self.id, timer: ClientTimer::Next });
             }
@@ -54,25 +55,34 @@ impl Consumer {
         }
     }
 
-    fn poll(&mut self, core: &mut Core) {
+    /// Asks for the end, or for records in knowledge of the epoch last read or not, as is drawn or asked for. `false`: it
+    /// does not know where.
+    pub fn poll(&mut self, core: &mut Core, asked: Option<(bool, bool)>) -> bool {
         if self.call.is_some() {
-            return;
+            return true;
         }
         if self.target.leader.is_none() || core.rng.chance(100) {
             self.refresh(core);
         }
-        let (Some(at), Some(link)) = (self.target.at, self.target.link(self.id)) else { return };
+        let (Some(at), Some(link)) = (self.target.at, self.target.link(self.id)) else { return false };
         let call = core.call();
         self.call = Some(call);
         let leader_epoch = self.target.epoch;
-        let message = if core.rng.chance(150) {
+        let latest = asked.map_or_else(|| core.rng.chance(150), |(latest, _)| latest);
+        let tells_epoch = match asked {
+            Some((_, tells_epoch)) => tells_epoch,
+            None => !latest && self.last_epoch.is_some() && core.rng.chance(800),
+        };
+        core.ledger.note(core.now, &Deed::Poll { client: self.id, latest, tells_epoch });
+        let message = if latest {
             Message::Latest { call, at, leader_epoch }
         } else {
-            let last_epoch = self.last_epoch.filter(|_| core.rng.chance(800));
+            let last_epoch = self.last_epoch.filter(|_| tells_epoch);
             Message::Read { call, at, offset: Offset(self.position), leader_epoch, last_epoch }
         };
         core.request(link, message);
         core.after(PATIENCE, Event::Client { client: self.id, timer: ClientTimer::CallDue(call) });
+        true
     }
 
     pub fn on_broken(&mut self, core: &mut Core) {

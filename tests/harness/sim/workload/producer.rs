@@ -9,6 +9,7 @@ use highwater_wire::{ErrorCode, Offset, ProducerEpoch, ProducerId};
 
 use super::super::book::Content;
 use super::super::core::{ClientTimer, Core, Event};
+use super::super::deeds::Deed;
 use super::super::invariants::{consistent_read, must};
 use super::super::message::{Call, Message};
 use super::super::network::Link;
@@ -73,7 +74,7 @@ impl Producer {
         match timer {
             ClientTimer::Next => {
                 if !quiet {
-                    self.produce(core);
+                    self.produce(core, None);
                 }
                 let gap = core.rng.around(self.draw.gap_ms * 1_000);
                 core.after(gap, Event::Client { client: self.id, timer: ClientTimer::Next });
@@ -87,25 +88,27 @@ impl Producer {
         }
     }
 
-    fn produce(&mut self, core: &mut Core) {
+    /// One more batch, of as many records as are drawn or asked for. `false`: it does not know where to send it.
+    pub fn produce(&mut self, core: &mut Core, records: Option<u64>) -> bool {
         if self.resending || self.queue.len() >= self.draw.in_flight {
-            return;
+            return true;
         }
         if self.draw.idempotent && self.queue.front().is_some_and(|oldest| self.made - oldest.number >= WINDOW) {
-            return;
+            return true;
         }
         if (self.target.leader.is_none() || core.rng.chance(50)) && self.target.refresh(core) {
             self.forget(core);
         }
         if self.target.at.is_none() || self.target.leader.is_none() {
-            return;
+            return false;
         }
         if self.draw.idempotent && self.producer_id.is_none() {
             // Asked of the quorum through some broker; the block is not given back.
             core.wants_producer_id.push(self.id);
-            return;
+            return false;
         }
-        let count = core.rng.within(1, self.draw.records_max);
+        let count = records.unwrap_or_else(|| core.rng.within(1, self.draw.records_max));
+        core.ledger.note(core.now, &Deed::Produce { client: self.id, records: count });
         let mut serials = Vec::new();
         let mut builder = RecordBatchBuilder::new();
         if let Some(id) = self.producer_id {
@@ -131,6 +134,7 @@ impl Producer {
         if self.draw.acks == 0 {
             self.queue.pop_back();
         }
+        true
     }
 
     /// Took part in an answer of the quorum.
