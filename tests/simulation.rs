@@ -7,7 +7,7 @@ use highwater_tests::sim::flaws::{Flaw, hunt, plant};
 use highwater_tests::sim::run::{Plan, run_seed};
 use highwater_tests::sim::shrink::Regression;
 use highwater_tests::sim::swarm::{ANY, Shape, Swarm, THREE_BROKERS, THREE_CALM_BROKERS, UNATTENDED};
-use highwater_tests::sim::{gate, gate_states};
+use highwater_tests::sim::{gate, gate_states, worlds};
 use highwater_wire::Millis;
 
 /// Simulated seconds a seed, in a build that is not optimised.
@@ -141,6 +141,18 @@ fn short_schedules_break_their_rule_with_the_planted_bug_and_none_without() {
     });
     let wrong = wrong.into_inner().unwrap();
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// `sim -- worlds` goes deeper.
+#[test]
+fn no_schedule_of_a_small_world_breaks_a_rule_and_a_rule_left_out_is_found() {
+    for setting in worlds::usual() {
+        let explored = worlds::explore(&worlds::Setting { depth: 5, ..setting });
+        assert!(explored.counterexample.is_none(), "{}: {:#?}", setting.name, explored.counterexample);
+    }
+    let setting = worlds::variants()[0];
+    let (steps, violation) = worlds::explore(&setting).counterexample.expect("a log cut to its watermark is found");
+    assert_eq!(violation.rule, "T4", "{steps:#?}");
 }
 
 /// What became of asking the restart gate in many states.

@@ -100,7 +100,7 @@ pub struct Cx<'a> {
 }
 
 /// What a replica is to its partition.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Role {
     Leader(Box<Leader>),
     Follower(Follower),
@@ -129,7 +129,7 @@ pub enum Step {
 }
 
 /// The role of one replica, and what it was last told.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Replication {
     partition: TopicPartition,
     me: BrokerId,

@@ -33,6 +33,7 @@ pub mod shrink;
 pub mod swarm;
 pub mod trace;
 pub mod workload;
+pub mod worlds;
 
 use self::core::{Core, Counts, Event, Truth};
 use self::invariants::{Violation, must};

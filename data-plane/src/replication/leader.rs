@@ -26,7 +26,7 @@ mod tests;
 pub use fetches::{FetchVerdict, FollowerFetch, compare_logs};
 
 /// One leadership: from one leader epoch to the next.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Leader {
     partition: TopicPartition,
     me: BrokerId,
@@ -57,7 +57,7 @@ pub struct Leader {
 }
 
 /// Another replica of this partition.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Follower {
     id: BrokerId,
     progress: FollowerProgress,

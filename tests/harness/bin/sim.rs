@@ -16,6 +16,7 @@ use highwater_tests::sim::trace::{Verbose, last_lines};
 use highwater_wire::Millis;
 
 mod shrinking;
+mod worlds;
 
 /// Lines of the trace shown with a violation.
 const LINES_SHOWN: usize = 60;
@@ -95,6 +96,18 @@ enum Verb {
         #[arg(long)]
         sound: bool,
     },
+    /// Search all schedules of small worlds; then the same with rules left out, which must be found. The last line is JSON.
+    Worlds {
+        /// Steps more, or fewer, than usual.
+        #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+        deeper: isize,
+        /// Only worlds, or mistakes, whose name contains this.
+        #[arg(long)]
+        only: Option<String>,
+        /// Every planted flaw, in the usual worlds: which are found there?
+        #[arg(long)]
+        all_flaws: bool,
+    },
     /// Answers `shrink`: a schedule a line, an outcome a line.
     #[command(hide = true)]
     Worker,
@@ -155,6 +168,7 @@ fn main() -> ExitCode {
             let cases: Vec<Case> = flaws.into_iter().map(|flaw| Case { flaw, ..case.clone() }).collect();
             shrinking::shrink(&cases, &to, threads)
         }
+        Verb::Worlds { deeper, only, all_flaws } => worlds::search(deeper, only.as_deref(), all_flaws),
         Verb::Rerun { file, sound } => shrinking::rerun(&file, sound),
         Verb::Worker => {
             serve();
