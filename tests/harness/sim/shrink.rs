@@ -145,7 +145,7 @@ mod tests {
     use super::super::swarm::Swarm;
     use super::*;
 
-    /// Fails wherever these deeds are done in this order.
+    /// Fails wherever these deeds are done in this order and client 2 is there.
     struct Needs(Vec<Deed>);
 
     impl Judge for Needs {
@@ -154,7 +154,8 @@ mod tests {
             for entry in &schedule.events {
                 needed.next_if(|deed| **deed == entry.deed);
             }
-            needed.peek().is_none().then_some(schedule.trouble_us)
+            let is_there = schedule.clients.iter().any(|client| client.id == 2);
+            (needed.peek().is_none() && is_there).then_some(schedule.trouble_us)
         }
 
         fn record(&mut self, _schedule: &Schedule) -> Record {
