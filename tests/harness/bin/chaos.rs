@@ -24,8 +24,8 @@ struct Arguments {
     #[arg(long, default_value_t = 2.0)]
     minutes: f64,
     /// Kinds of fault: kill, strike, term, kill-all, pause, rolling-pause, partition, one-way, bridge, client-cut,
-    /// quorum-cut, data-cut, loss, reset, wipe, replace, hand-over, rot, full-disk, power-cut, squeeze, twin; with a proxy on
-    /// every link also delay, half-open, mid-frame, suspicion, or `links` for these four. Default: `usual`, all without
+    /// quorum-cut, data-cut, loss, reset, wipe, replace, hand-over, forsaken, rot, full-disk, power-cut, squeeze, twin; with a
+    /// proxy on every link also delay, half-open, mid-frame, suspicion, or `links` for these four. Default: `usual`, all without
     /// proxies that this machine can do.
     #[arg(long, value_delimiter = ',')]
     faults: Vec<String>,

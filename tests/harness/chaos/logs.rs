@@ -7,13 +7,13 @@ use super::history::Event;
 use super::plan::Fault;
 
 /// What openraft says of calls while it is being stopped.
-const OPENRAFT_STOPS: [&str; 3] =
-    ["raft stopped", "failed to send HeartbeatProgress", "failed to receive from RaftCore"];
+const OPENRAFT_STOPS: [&str; 4] =
+    ["raft stopped", "failed to send HeartbeatProgress", "failed to receive from RaftCore", "to-Raft tx send error"];
 
 /// A line that may come: its message, the faults that explain it (none: any does), and why it is right.
 type Legal = (&'static str, &'static [Fault], &'static str);
 
-const LEGAL_ERRORS: [Legal; 6] = [
+const LEGAL_ERRORS: [Legal; 7] = [
     (
         "this voter is not the one the quorum knows",
         &[Fault::Replace, Fault::Twin],
@@ -25,13 +25,14 @@ const LEGAL_ERRORS: [Legal; 6] = [
         &[Fault::FullDisk],
         "until an operator makes room and starts it again",
     ),
+    ("the data plane cannot go on", &[Fault::FullDisk], "it was started while nothing could be written"),
     ("cannot open a log", &[Fault::FullDisk], "nothing can be written"),
     ("metadata sync failed, this node must stop", &[Fault::FullDisk], "it cannot keep its vote"),
     ("this node must stop", &[Fault::FullDisk, Fault::Twin], "it cannot keep its vote; another process has its files"),
 ];
 
 /// All other warnings are as bad as an ERROR.
-const LEGAL_WARNINGS: [Legal; 16] = [
+const LEGAL_WARNINGS: [Legal; 17] = [
     (" WARN highwater: server.properties:", &[], "the harness listens on all addresses, without passwords"),
     ("fenced by the metadata quorum; asking to be let in again", &[], "it was silent for a session, or taken for dead"),
     ("brokers=", &[], "the raft leader fenced somebody silent, or led no more before that was decided"),
@@ -51,6 +52,11 @@ const LEGAL_WARNINGS: [Legal; 16] = [
     ("the end of a log was damaged and is cut off", &[Fault::PowerCut, Fault::Rot], "a peer fills it again"),
     ("a checkpoint is damaged and counts as empty", &[Fault::FullDisk], "it could not be written"),
     ("sled::config: empty/corrupt configuration file", &[Fault::PowerCut], "sled does not sync it, and writes it anew"),
+    (
+        "the metadata knows no such replica on this broker",
+        &[Fault::PowerCut],
+        "its topic was deleted, its id never synced",
+    ),
     ("cannot write the checkpoint", &[Fault::FullDisk], "nothing can be written"),
 ];
 

@@ -181,6 +181,7 @@ impl Nemesis {
             Fault::Squeeze => self.squeeze(step).await,
             Fault::Twin => self.twin(step).await,
             Fault::HandOver => self.hand_over(step).await,
+            Fault::Forsaken => self.forsaken(step).await,
             Fault::Kill | Fault::Strike | Fault::Term | Fault::KillAll => self.kill(step).await,
         }
     }

@@ -46,6 +46,8 @@ pub enum Fault {
     Replace,
     /// Replication to a leader is cut, another is made leader while records wait there, and soon it leads again.
     HandOver,
+    /// Replication to a leader is cut until it is alone in the ISR; then it is killed, and the cut is over.
+    Forsaken,
     /// One bit of a segment is turned while the node is down. Some time later an operator empties its `log.dirs`.
     Rot,
     /// The disk is full for a while; then an operator makes room and starts the node again.
@@ -67,7 +69,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Kill,
         Self::Strike,
         Self::Term,
@@ -85,6 +87,7 @@ impl Fault {
         Self::Wipe,
         Self::Replace,
         Self::HandOver,
+        Self::Forsaken,
         Self::Rot,
         Self::FullDisk,
         Self::PowerCut,
@@ -144,6 +147,7 @@ impl Fault {
             Self::Wipe => "wipe",
             Self::Replace => "replace",
             Self::HandOver => "hand-over",
+            Self::Forsaken => "forsaken",
             Self::Rot => "rot",
             Self::FullDisk => "full-disk",
             Self::PowerCut => "power-cut",
@@ -159,7 +163,7 @@ impl Fault {
     /// How long it lasts, ms: shortest and longest, drawn log-uniformly.
     const fn lasts(self) -> (u64, u64) {
         match self {
-            Self::Kill | Self::Strike | Self::Wipe | Self::Replace | Self::PowerCut => (100, 8_000),
+            Self::Kill | Self::Strike | Self::Wipe | Self::Replace | Self::PowerCut | Self::Forsaken => (100, 8_000),
             Self::Rot | Self::FullDisk => (1_000, 6_000),
             Self::Squeeze | Self::Delay | Self::MidFrame => (2_000, 10_000),
             Self::Twin => (1_000, 4_000),
@@ -264,7 +268,7 @@ fn target(rng: &mut Rng, fault: Fault, nodes: u8, slots: u8) -> Target {
     let leader = Target::LeaderOf(rng.below(slots.into()) as u8);
     let majority = matches!(fault, Fault::Kill | Fault::Pause | Fault::Term | Fault::Reset) && rng.chance(100);
     match (fault, rng.below(10)) {
-        (Fault::Strike | Fault::HandOver, _) => leader,
+        (Fault::Strike | Fault::HandOver | Fault::Forsaken, _) => leader,
         _ if majority => Target::MajorityWithout(node),
         (_, 0..=3) => leader,
         (_, 4..=5) => Target::Controller,

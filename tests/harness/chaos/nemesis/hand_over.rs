@@ -1,15 +1,18 @@
-//! Leadership that goes away and comes back while records wait: what a network cut and an impatient operator do together.
+//! Leaders whose followers do not hear them: one that is replaced and comes back while records wait, as an impatient operator
+//! would have it, and one that dies when it is alone.
 
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::super::fleet::REPLICATION_PORT;
+use super::super::fleet::{Cut, REPLICATION_PORT};
 use super::super::plan::{Step, Target};
 use super::{Nemesis, TURN_LIMIT};
 
 /// So long a produce is on its way before it waits for the other replicas.
 const ON_ITS_WAY: Duration = Duration::from_millis(15);
+/// `replica.lag.time.max.ms`, and what an eviction and some records after it take.
+const ALONE: Duration = Duration::from_millis(5_000 + 2_000);
 /// An election that takes longer is none that a waiting produce can see.
 const ELECTION: Duration = Duration::from_secs(1);
 
@@ -23,9 +26,7 @@ impl Nemesis {
         let other = others[usize::try_from(step.detail % others.len() as u64).expect("few replicas")];
         let fleet = self.fleet();
         let id = self.begin(&step, &[leader], &format!("and back from node {other} ")).await;
-        let mut cuts = vec![fleet.deaf(leader, &others, &[REPLICATION_PORT])];
-        cuts.extend(others.iter().map(|other| fleet.deaf(*other, &[leader], &[REPLICATION_PORT])));
-        fleet.cut(id, cuts);
+        fleet.cut(id, self.unheard(leader));
         let produce = self.board.produces[usize::from(slot)].notified();
         let _ = tokio::time::timeout(TURN_LIMIT, produce).await;
         tokio::time::sleep(ON_ITS_WAY).await;
@@ -35,6 +36,28 @@ impl Nemesis {
         tokio::time::sleep(step.lasts).await;
         self.elect(&place.topic, place.partition, leader, other).await;
         self.end(id);
+    }
+
+    pub(super) async fn forsaken(&self, step: Step) {
+        let leader = self.targets(step.target).await[0];
+        let Some(held) = self.hold(vec![leader]).await else { return };
+        let id = self.begin(&step, &held.nodes, "").await;
+        self.fleet().cut(id, self.unheard(leader));
+        tokio::time::sleep(ALONE).await;
+        self.fleet().kill(leader);
+        self.fleet().mend(id);
+        tokio::time::sleep(step.lasts).await;
+        self.fleet().start(leader);
+        drop(held);
+        self.end(id);
+    }
+
+    /// Nobody fetches from a node.
+    fn unheard(&self, node: u8) -> Vec<Cut> {
+        let (fleet, others) = (self.fleet(), self.fleet().others(node));
+        let mut cuts = vec![fleet.deaf(node, &others, &[REPLICATION_PORT])];
+        cuts.extend(others.iter().map(|other| fleet.deaf(*other, &[node], &[REPLICATION_PORT])));
+        cuts
     }
 
     /// Makes `node` lead, if it may; asks `witness`.
