@@ -3,25 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use highwater_wire::{BrokerEpoch, BrokerId, IncarnationId, Timestamp, TopicId, TopicPartition};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use crate::ambient::{random_seed, random_topic_id, wall_clock};
 use crate::controller::{
     AlterConfigs, Answer, Command, ConfigAction, ConfigOperation, ConfigResource, KnownWatermark, RULE_VERSION,
     Refusal, decide,
 };
 use crate::duty;
 use crate::error::QuorumError;
+use crate::flaws::{Flaw, planted};
 use crate::image::events::EventId;
 use crate::image::topic_config::check_lengths;
 use crate::image::{BrokerState, ImageVersion, MetadataImage};
 use crate::planner::{plan_growth, plan_topic};
-use crate::raft::{
-    EventPage, LeaderChanges, Node, ProposeRequest, TransferRequest, VoterRequest, WatermarkReport, wall_clock,
-};
+use crate::raft::{EventPage, LeaderChanges, Node, ProposeRequest, TransferRequest, VoterRequest, WatermarkReport};
 use crate::status::QuorumStatus;
 use crate::voters::{VoterChange, VoterChangeStatus};
 
@@ -417,6 +418,9 @@ async fn caught_up(node: &Node, index: u64, timeout: Duration) -> Result<Arc<Met
 /// Whether a second application changes nothing and answers the same (R216). The others are fenced by epochs or
 /// names, so a repeat does no harm to the state, but it would answer "refused" to somebody whose command succeeded.
 fn may_be_repeated(command: &Command) -> bool {
+    if planted(Flaw::RepeatsProposals) {
+        return true;
+    }
     match command {
         Command::FormCluster { .. }
         | Command::RegisterBroker(_)
@@ -452,13 +456,13 @@ fn unexpected(answer: &Answer) -> QuorumError {
 async fn create_topic(node: &Arc<Node>, spec: &TopicSpec, timeout: Duration) -> Result<CreatedTopic, QuorumError> {
     let begun = Instant::now();
     let left = || timeout.saturating_sub(begun.elapsed());
-    let id = TopicId::random();
+    let id = random_topic_id();
     let given = spec.configs.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     check_lengths(given).map_err(Refusal::InvalidTopicConfigs)?;
     // Placed by all that is committed: this node may not have heard yet of a broker that others see serving.
     let image = linearizable(node, left()).await?;
     let defaults = node.topic_defaults.under(&image, node.id.node);
-    let plan = plan_topic(&image, spec, &defaults, id, rand::random(), wall_clock())?;
+    let plan = plan_topic(&image, spec, &defaults, id, random_seed(), wall_clock())?;
     let created = |id| CreatedTopic {
         id,
         partitions: plan.partitions,
@@ -490,7 +494,7 @@ async fn add_partitions(node: &Arc<Node>, spec: &PartitionsSpec, timeout: Durati
     let begun = Instant::now();
     let left = || timeout.saturating_sub(begun.elapsed());
     let image = linearizable(node, left()).await?;
-    let plan = plan_growth(&image, spec, rand::random(), wall_clock())?;
+    let plan = plan_growth(&image, spec, random_seed(), wall_clock())?;
     if !spec.validate_only {
         for part in plan.parts {
             propose(node, Command::AddPartitions(part), left()).await?;

@@ -6,21 +6,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_wire::{BrokerEpoch, BrokerId, ClusterId, Millis};
+use highwater_wire::{BrokerEpoch, BrokerId, Millis};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 mod table;
 
 use self::table::Table;
+use crate::ambient::{random_cluster_id, wall_clock};
 use crate::client::{Heartbeat, HeartbeatAnswer, propose};
 use crate::config::QuorumLimits;
 use crate::controller::{Answer, Command, ElectionKind, FencedBroker, Refusal, RegisterBroker};
 use crate::image::{BrokerRegistration, BrokerState, MetadataImage};
 use crate::planner::away_from_home;
 use crate::raft::{
-    Node, NodeId, Reply, Suspect, SuspectRequest, Verdict, WatermarkReport, lifeline, prove, succeed, wall_clock,
+    Content, Node, NodeId, Reply, Suspect, SuspectRequest, Verdict, WatermarkReport, lifeline, prove, succeed,
 };
 
 /// Between two looks at something that is under way.
@@ -94,7 +95,7 @@ pub(crate) async fn run(
     let mut images = node.images.clone();
     let mut leaders = node.leader_changes();
     let mut stopping = node.stopping.subscribe();
-    let mut lines = Lifelines { lines: BTreeMap::new(), broken, stopping: node.stopping.subscribe() };
+    let mut lines = Lifelines { node: Arc::clone(&node), lines: BTreeMap::new(), broken };
     loop {
         images.borrow_and_update();
         lines.hold(&wanted_lines(&node));
@@ -124,9 +125,9 @@ fn wanted_lines(node: &Node) -> BTreeMap<BrokerId, String> {
 
 /// Connections held open only to notice their end (D7).
 struct Lifelines {
+    node: Arc<Node>,
     lines: BTreeMap<BrokerId, (String, JoinHandle<()>)>,
     broken: mpsc::UnboundedSender<BrokerId>,
-    stopping: watch::Receiver<bool>,
 }
 
 impl Lifelines {
@@ -142,11 +143,12 @@ impl Lifelines {
             if self.lines.contains_key(id) {
                 continue;
             }
-            let (id, line, broken, mut stopping) = (*id, url.clone(), self.broken.clone(), self.stopping.clone());
+            let (id, line, broken) = (*id, url.clone(), self.broken.clone());
+            let (transport, mut stopping) = (Arc::clone(&self.node.peers.transport), self.node.stopping.subscribe());
             let task = tokio::spawn(async move {
                 loop {
                     tokio::select! {
-                        () = lifeline(&line) => {}
+                        () = lifeline(transport.as_ref(), &line) => {}
                         _ = stopping.changed() => return,
                     }
                     if broken.send(id).is_err() {
@@ -271,7 +273,7 @@ fn announce(node: &Arc<Node>, now: Millis) -> Option<Millis> {
 
 /// The first entry of a cluster (D2); whoever leads a quorum without one proposes it.
 async fn form_cluster(node: Arc<Node>) {
-    let cluster_id = node.cluster_id_given.clone().unwrap_or_else(|| ClusterId::random().0);
+    let cluster_id = node.cluster_id_given.clone().unwrap_or_else(|| random_cluster_id().0);
     let command =
         Command::FormCluster { cluster_id: cluster_id.clone(), feature_level: FEATURE_LEVEL, time: wall_clock() };
     match node.propose_here(command, PROPOSE).await {
@@ -321,7 +323,7 @@ pub(crate) async fn spread_watermarks(node: &Arc<Node>, report: &WatermarkReport
     let (me, leader) = (node.id.node, node.leader().map(|leader| leader.node));
     let others = node.voters().into_iter().filter(|id| *id != me && Some(*id) != leader);
     let calls = others.map(|id| async move {
-        let sent = node.peers.call(id, "/watermarks", SPREAD, |http, url| http.post(url).json(report)).await;
+        let sent = node.peers.call(id, "/watermarks", SPREAD, Content::json(report)).await;
         if let Err(error) = sent {
             tracing::debug!(voter = %id, %error, "watermarks did not reach a voter");
         }
@@ -379,7 +381,7 @@ pub(crate) fn suspect(node: &Arc<Node>, broker: BrokerId, epoch: Option<BrokerEp
 
 /// Probes a suspected broker, and fences it if its death is proved and the fast road open.
 async fn probe(node: &Arc<Node>, broker: &BrokerRegistration, begun: Millis) {
-    let verdict = prove(&node.peers.http, &as_suspect(node, broker)).await;
+    let verdict = prove(node.peers.transport.as_ref(), &as_suspect(node, broker)).await;
     let (image, now) = (node.image(), node.now());
     let alive = {
         let mut table = node.duty.table.lock();
@@ -434,8 +436,7 @@ pub(crate) async fn report(node: &Arc<Node>, broker: BrokerId, epoch: BrokerEpoc
         suspect(node, broker, Some(epoch));
     } else if let Some(leader) = leader {
         let request = SuspectRequest { broker, epoch };
-        let sent =
-            node.peers.call(leader, "/suspect", Duration::from_millis(500), |http, url| http.post(url).json(&request));
+        let sent = node.peers.call(leader, "/suspect", Duration::from_millis(500), Content::json(&request));
         if let Err(error) = sent.await {
             tracing::debug!(%broker, %error, "a suspicion did not reach the raft leader");
         }
@@ -469,7 +470,7 @@ async fn register(node: &Arc<Node>, mut request: RegisterBroker, timeout: Durati
         && previous.incarnation != request.incarnation
     {
         let dead = node.duty.table.lock().session_ended(previous, node.now())
-            || matches!(prove(&node.peers.http, &as_suspect(node, previous)).await, Verdict::Dead(_));
+            || matches!(prove(node.peers.transport.as_ref(), &as_suspect(node, previous)).await, Verdict::Dead(_));
         if !dead && !previous.is_active() {
             return Reply::Refused(Refusal::DuplicateRegistration(request.broker));
         }

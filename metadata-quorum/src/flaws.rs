@@ -71,10 +71,32 @@ pub enum Flaw {
     RestartForgetsMinIsr,
     /// 1.4 G: a restart is judged without a look at the voters.
     RestartForgetsTheQuorum,
+    /// R213: a vote is given before it is on disk.
+    ForgetsVotes,
+    /// R213: entries are acknowledged to the raft leader before they are on disk.
+    AcksUnsynced,
+    /// R213: what was truncated from the raft log is there again after a restart.
+    TruncatesInMemory,
+    /// D13: the rows of an entry and the mark that it was applied are written one after the other.
+    AppliesApart,
+    /// D13: a snapshot counts as installed before it is on disk.
+    InstallsUnsynced,
+    /// D13: a snapshot is installed without its membership.
+    InstallsNoMembership,
+    /// D5: every pre-vote is granted, by nobody.
+    GrantsPreVotes,
+    /// D5: a leader that restarts goes on leading without a vote.
+    RestoresLeaders,
+    /// D1: a voter is its number, whatever disk it has.
+    WipedVote,
+    /// R216: a proposal whose fate is unknown is made again, whatever it is.
+    RepeatsProposals,
+    /// R219: the raft leader answers a read without asking a majority.
+    ReadsAlone,
 }
 
 impl Flaw {
-    /// Every flaw there is, in the order of the table that `sim -- flaws` prints.
+    /// Every flaw of what brokers and the rules do, in the order of the table that `sim -- flaws` prints.
     pub const ALL: [Self; 32] = [
         Self::TruncatesToWatermark,
         Self::IgnoresDivergence,
@@ -108,6 +130,21 @@ impl Flaw {
         Self::RestartTrustsTheSilent,
         Self::RestartForgetsMinIsr,
         Self::RestartForgetsTheQuorum,
+    ];
+
+    /// Every flaw of raft's edge: store, network and proposals. `quorum-sim -- flaws` prints them.
+    pub const QUORUM: [Self; 11] = [
+        Self::ForgetsVotes,
+        Self::AcksUnsynced,
+        Self::TruncatesInMemory,
+        Self::AppliesApart,
+        Self::InstallsUnsynced,
+        Self::InstallsNoMembership,
+        Self::GrantsPreVotes,
+        Self::RestoresLeaders,
+        Self::WipedVote,
+        Self::RepeatsProposals,
+        Self::ReadsAlone,
     ];
 
     /// The scenario or decision it belongs to.
@@ -145,6 +182,17 @@ impl Flaw {
             Self::RestartTrustsTheSilent => "G-silent",
             Self::RestartForgetsMinIsr => "G-min-isr",
             Self::RestartForgetsTheQuorum => "G-quorum",
+            Self::ForgetsVotes => "R213-vote",
+            Self::AcksUnsynced => "R213-append",
+            Self::TruncatesInMemory => "R213-truncate",
+            Self::AppliesApart => "D13-apply",
+            Self::InstallsUnsynced => "D13-install",
+            Self::InstallsNoMembership => "D13-membership",
+            Self::GrantsPreVotes => "D5-pre-vote",
+            Self::RestoresLeaders => "D5-restore",
+            Self::WipedVote => "D1",
+            Self::RepeatsProposals => "R216",
+            Self::ReadsAlone => "R219",
         }
     }
 }

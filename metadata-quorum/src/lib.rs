@@ -2,6 +2,7 @@
 //!
 //! Pure: `image`, `controller`, `planner`. Only `raft` and what lies under it names openraft or sled.
 
+mod ambient;
 pub mod body;
 pub mod client;
 pub mod config;
@@ -13,6 +14,12 @@ pub mod image;
 pub mod planner;
 mod raft;
 pub mod settings;
+#[cfg(feature = "sim")]
+pub mod sim {
+    //! What a simulation of the quorum needs to stand in for the machine.
+    pub use crate::ambient::{Ambient, simulate};
+    pub use crate::raft::sim::*;
+}
 pub mod status;
 pub mod voters;
 

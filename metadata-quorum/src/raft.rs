@@ -16,23 +16,28 @@ pub mod readers;
 mod rows;
 #[cfg(test)]
 mod rows_tests;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod snapshot;
 mod state_machine;
 mod store;
 #[cfg(test)]
 mod store_tests;
 mod succession;
+mod transport;
 #[cfg(any(test, feature = "sim"))]
 pub mod trial;
 mod types;
 mod view;
 mod voters;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt as _;
+use highwater_wire::{BrokerId, DirectoryId, IncarnationId};
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{mpsc, watch};
@@ -40,8 +45,9 @@ use tokio::task::JoinHandle;
 
 pub use journal::EventPage;
 pub(crate) use listener::{ProposeRequest, SuspectRequest, TransferRequest, VoterRequest, WatermarkReport};
+pub(crate) use network::Content;
 pub use node::LeaderChanges;
-pub(crate) use node::{Node, Reply, wall_clock};
+pub(crate) use node::{Node, Reply};
 pub(crate) use probe::{Suspect, Verdict, lifeline, prove};
 pub(crate) use succession::succeed;
 pub(crate) use types::NodeId;
@@ -51,10 +57,13 @@ use self::network::{Network, Peers};
 use self::node::NodeParts;
 use self::state_machine::StateMachine;
 use self::store::MetaStore;
+use self::transport::{Http, Transport};
 use crate::client::QuorumClient;
-use crate::config::{ControllerListener, QuorumConfig, QuorumLimits};
+use crate::config::{ControllerListener, NodeRoles, QuorumConfig, QuorumLimits, TopicDefaults};
 use crate::duty;
 use crate::error::{QuorumError, StartError};
+use crate::flaws::{Flaw, planted};
+use crate::image::Endpoint;
 
 /// A large snapshot takes its time; openraft's default of 200 ms never delivers one.
 const INSTALL_SNAPSHOT: Duration = Duration::from_secs(30);
@@ -65,12 +74,10 @@ const DRAIN: Duration = Duration::from_millis(500);
 
 /// The quorum on this node: raft, its store, and the controller listener.
 pub struct Quorum {
-    client: QuorumClient,
-    node: Arc<Node>,
+    member: Member,
     address: SocketAddr,
     close_listener: watch::Sender<bool>,
     server: JoinHandle<()>,
-    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Quorum {
@@ -90,7 +97,99 @@ impl Quorum {
         let (path, number) = (directory.clone(), config.node.0);
         let store = tokio::task::spawn_blocking(move || MetaStore::open(&path, number)).await;
         let store = store.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
-        let store = Arc::new(store);
+        let http = Http::new().map_err(|error| StartError::Raft(error.to_string()))?;
+        let member = MemberConfig {
+            node: config.node,
+            incarnation: config.incarnation,
+            cluster_id: config.cluster_id,
+            voters: config.voters,
+            bootstrap: config.bootstrap,
+            advertised: config.advertised,
+            roles: config.roles,
+            limits: config.limits,
+            topic_defaults: config.topic_defaults,
+        };
+        let member = Member::start(member, Arc::new(store), Arc::new(http)).await?;
+        let (close_listener, closed) = watch::channel(false);
+        let router = listener::router(Arc::clone(&member.node), extra);
+        let server = tokio::spawn(serve(listener, router, closed));
+        tracing::info!(node = %member.node.id, %address, "the metadata quorum is open");
+        Ok(Self { member, address, close_listener, server })
+    }
+
+    /// The door for everybody on this node.
+    pub fn client(&self) -> &QuorumClient {
+        &self.member.client
+    }
+
+    /// The address the controller listener is bound to.
+    pub fn listen_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits until there is a cluster, its leader is known here, and this node holds what was committed at that time.
+    ///
+    /// # Errors
+    /// `NoLeader` with the reason to wait; `TimedOut`.
+    pub async fn ready(&self, timeout: Duration) -> Result<(), QuorumError> {
+        let waited = self.member.client.linearizable(timeout).await;
+        let formed = waited.and_then(|image| match image.cluster_id {
+            Some(_) => Ok(()),
+            None => Err(QuorumError::NoLeader { why: "the cluster is being formed".to_owned() }),
+        });
+        match formed {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let standing = self.member.node.standing.lock().clone();
+                Err(standing.wiped.or(standing.waiting).map_or(error, |why| QuorumError::NoLeader { why }))
+            }
+        }
+    }
+
+    /// Resolves when the store or raft failed for good, with the reason: the process must stop then.
+    pub async fn failed(&self) -> String {
+        self.member.failed().await
+    }
+
+    /// Stops raft and closes the store; the controller listener closes last (D7).
+    pub async fn stop(self) {
+        self.member.stop().await;
+        self.close_listener.send_replace(true);
+        let mut server = self.server;
+        if tokio::time::timeout(DRAIN, &mut server).await.is_err() {
+            server.abort();
+        }
+    }
+}
+
+/// What a member needs to know of itself, whatever it stores on and talks over.
+#[derive(Debug)]
+pub(crate) struct MemberConfig {
+    pub node: BrokerId,
+    pub incarnation: IncarnationId,
+    pub cluster_id: Option<String>,
+    pub voters: BTreeMap<BrokerId, Endpoint>,
+    pub bootstrap: Vec<Endpoint>,
+    pub advertised: Endpoint,
+    pub roles: NodeRoles,
+    pub limits: QuorumLimits,
+    pub topic_defaults: TopicDefaults,
+}
+
+/// Raft, formation and duties of this node; whoever starts it serves its routes.
+pub(crate) struct Member {
+    pub client: QuorumClient,
+    pub node: Arc<Node>,
+    pub tasks: Vec<JoinHandle<()>>,
+}
+
+impl Member {
+    pub async fn start(
+        config: MemberConfig,
+        store: Arc<MetaStore>,
+        transport: Arc<dyn Transport>,
+    ) -> Result<Self, StartError> {
+        let failed = |why: String| StartError::Store { directory: store.directory().display().to_string(), why };
         let cluster_id = store.cluster_id();
         if let (Some(given), Some(stored)) = (&config.cluster_id, &cluster_id)
             && given != stored
@@ -105,10 +204,10 @@ impl Quorum {
 
         let journal = machine.journal();
 
-        let id = NodeId { node: config.node, directory: store.directory_id() };
+        let directory = if planted(Flaw::WipedVote) { DirectoryId::from_bytes([1; 16]) } else { store.directory_id() };
+        let id = NodeId { node: config.node, directory };
         let (broken, suspicions) = mpsc::unbounded_channel();
-        let peers = Peers::new(images.clone(), config.voters, config.bootstrap, broken.clone());
-        let peers = Arc::new(peers.map_err(|error| StartError::Raft(error.to_string()))?);
+        let peers = Arc::new(Peers::new(transport, images.clone(), config.voters, config.bootstrap, broken.clone()));
         let raft_config = raft_config(&config.limits).map_err(|error| StartError::Raft(error.to_string()))?;
         let raft = types::Raft::new(id, Arc::new(raft_config), Network(Arc::clone(&peers)), log, machine).await;
         let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
@@ -126,50 +225,16 @@ impl Quorum {
             journal,
             peers,
         }));
-
-        let (close_listener, closed) = watch::channel(false);
-        let router = listener::router(Arc::clone(&node), extra);
-        let server = tokio::spawn(serve(listener, router, closed));
         let tasks = vec![
             tokio::spawn(formation::run(Arc::clone(&node))),
             tokio::spawn(pulse::run(Arc::clone(&node))),
             tokio::spawn(duty::run(Arc::clone(&node), broken, suspicions)),
         ];
         let client = QuorumClient::new(Arc::clone(&node), tokio::runtime::Handle::current());
-        tracing::info!(node = %id, %address, "the metadata quorum is open");
-        Ok(Self { client, node, address, close_listener, server, tasks })
+        Ok(Self { client, node, tasks })
     }
 
-    /// The door for everybody on this node.
-    pub fn client(&self) -> &QuorumClient {
-        &self.client
-    }
-
-    /// The address the controller listener is bound to.
-    pub fn listen_address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Waits until there is a cluster, its leader is known here, and this node holds what was committed at that time.
-    ///
-    /// # Errors
-    /// `NoLeader` with the reason to wait; `TimedOut`.
-    pub async fn ready(&self, timeout: Duration) -> Result<(), QuorumError> {
-        let waited = self.client.linearizable(timeout).await;
-        let formed = waited.and_then(|image| match image.cluster_id {
-            Some(_) => Ok(()),
-            None => Err(QuorumError::NoLeader { why: "the cluster is being formed".to_owned() }),
-        });
-        match formed {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                let standing = self.node.standing.lock().clone();
-                Err(standing.wiped.or(standing.waiting).map_or(error, |why| QuorumError::NoLeader { why }))
-            }
-        }
-    }
-
-    /// Resolves when the store or raft failed for good, with the reason: the process must stop then.
+    /// See [`Quorum::failed`].
     pub async fn failed(&self) -> String {
         let mut store = self.node.store.failure();
         let raft_ended = async {
@@ -189,7 +254,7 @@ impl Quorum {
         }
     }
 
-    /// Stops raft and closes the store; the controller listener closes last (D7).
+    /// Stops raft and closes the store.
     pub async fn stop(self) {
         self.node.stopping.send_replace(true);
         for task in &self.tasks {
@@ -202,13 +267,7 @@ impl Quorum {
         for task in self.tasks {
             let _ = task.await;
         }
-        let store = Arc::clone(&self.node.store);
-        let _ = tokio::task::spawn_blocking(move || store.close()).await;
-        self.close_listener.send_replace(true);
-        let mut server = self.server;
-        if tokio::time::timeout(DRAIN, &mut server).await.is_err() {
-            server.abort();
-        }
+        self.node.store.closed().await;
     }
 }
 
@@ -251,7 +310,7 @@ fn raft_config(limits: &QuorumLimits) -> Result<Config, openraft::ConfigError> {
         max_in_snapshot_log_to_keep: ENTRIES_KEPT.min(limits.snapshot_entries),
         replication_lag_threshold: limits.snapshot_entries.max(ENTRIES_KEPT),
         enable_pre_vote: Some(true),
-        enable_leader_restore: Some(false),
+        enable_leader_restore: Some(planted(Flaw::RestoresLeaders)),
         ..Config::default()
     }
     .validate()

@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::store::{MetaStore, to_io};
+use super::store::MetaStore;
+use super::store::tree::{Batch, Tree};
 use crate::image::events::{Event, EventId};
 
 /// Events kept. A restart of one node in a cluster of 10,000 partitions makes about 27,000.
@@ -54,7 +55,7 @@ struct Book {
 /// See the file's head.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    tree: sled::Tree,
+    tree: Tree,
     book: Mutex<Book>,
     /// The last entry looked at.
     looked: watch::Sender<u64>,
@@ -85,7 +86,7 @@ impl Journal {
     /// Opens the journal beside a state that has applied entries up to `applied`.
     pub fn open(store: &MetaStore, applied: u64) -> io::Result<Self> {
         let tree = store.events.clone();
-        let stretch = tree.get(STRETCH).map_err(to_io)?;
+        let stretch = tree.get(STRETCH)?;
         let stretch = stretch.and_then(|bytes| {
             let format = postcard::take_from_bytes::<u32>(&bytes).ok()?.0;
             (format == FORMAT).then(|| postcard::from_bytes::<Stretch>(&bytes).ok()).flatten()
@@ -94,10 +95,10 @@ impl Journal {
         let floor = covered.map_or(EventId::end_of(applied), |stretch| stretch.floor);
         let stretch = Stretch { format: FORMAT, floor, upto: applied };
         let mut book = Book { stretch, rows: VecDeque::new(), events: 0, bytes: 0 };
-        let mut stale = sled::Batch::default();
+        let mut stale = Batch::default();
         let first = key(0, 0);
         for row in tree.range(first..) {
-            let (found, value) = row.map_err(to_io)?;
+            let (found, value) = row?;
             let events = postcard::from_bytes::<Vec<Event>>(&value).unwrap_or_default();
             let last = events.last().map(|event| event.id);
             match (<[u8; 12]>::try_from(found.as_ref()), last) {
@@ -109,13 +110,13 @@ impl Journal {
             }
         }
         stale.insert(STRETCH, encode(&stretch));
-        tree.apply_batch(stale).map_err(to_io)?;
+        tree.apply_batch(stale)?;
         Ok(Self { tree, book: Mutex::new(book), looked: watch::channel(applied).0 })
     }
 
     /// Entries up to `upto` were applied and did this.
     pub fn append(&self, upto: u64, events: &[Event]) -> io::Result<()> {
-        let mut batch = sled::Batch::default();
+        let mut batch = Batch::default();
         let mut book = self.book.lock();
         for entry in events.chunk_by(|a, b| a.id.index == b.id.index) {
             for (chunk, events) in (0..).zip(entry.chunks(ROW_EVENTS)) {
@@ -135,7 +136,7 @@ impl Journal {
         }
         book.stretch.upto = upto;
         batch.insert(STRETCH, encode(&book.stretch));
-        self.tree.apply_batch(batch).map_err(to_io)?;
+        self.tree.apply_batch(batch)?;
         drop(book);
         self.looked.send_replace(upto);
         Ok(())
@@ -144,14 +145,14 @@ impl Journal {
     /// The state was replaced by a snapshot of entry `upto`: what led there is not known here.
     pub fn reset(&self, upto: u64) -> io::Result<()> {
         let mut book = self.book.lock();
-        let mut batch = sled::Batch::default();
+        let mut batch = Batch::default();
         for row in std::mem::take(&mut book.rows) {
             batch.remove(&row.key);
         }
         (book.events, book.bytes) = (0, 0);
         book.stretch = Stretch { format: FORMAT, floor: EventId::end_of(upto), upto };
         batch.insert(STRETCH, encode(&book.stretch));
-        self.tree.apply_batch(batch).map_err(to_io)?;
+        self.tree.apply_batch(batch)?;
         drop(book);
         self.looked.send_replace(upto);
         Ok(())
@@ -188,7 +189,7 @@ impl Journal {
     ) -> io::Result<Option<EventPage>> {
         let mut events: Vec<Event> = Vec::new();
         for (at, key) in keys.iter().enumerate() {
-            let Some(value) = self.tree.get(key).map_err(to_io)? else { return Ok(None) };
+            let Some(value) = self.tree.get(key)? else { return Ok(None) };
             let row: Vec<Event> = postcard::from_bytes(&value).map_err(io::Error::other)?;
             events.extend(row.into_iter().filter(|event| event.id > after));
             if events.len() >= limit && at + 1 < keys.len() {

@@ -15,12 +15,14 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::store::{MetaStore, to_io};
+use super::store::MetaStore;
+use super::store::tree::Batch;
 use super::types::{LogId, TypeConfig, Vote};
+use crate::flaws::{Flaw, planted};
 
-const VOTE: &[u8] = &[0x00];
+pub(super) const VOTE: &[u8] = &[0x00];
 const COMMITTED: &[u8] = &[0x01];
-const PURGED: &[u8] = &[0x02];
+pub(super) const PURGED: &[u8] = &[0x02];
 const ENTRY: u8 = 0x10;
 
 /// Bytes of entries read at once for one append to a follower (D5).
@@ -44,7 +46,7 @@ struct Ends {
     last: Option<LogId>,
 }
 
-fn entry_key(index: u64) -> [u8; 9] {
+pub(super) fn entry_key(index: u64) -> [u8; 9] {
     let mut key = [ENTRY; 9];
     key[1..].copy_from_slice(&index.to_be_bytes());
     key
@@ -58,13 +60,28 @@ fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> io::Result<T> {
     postcard::from_bytes(bytes).map_err(|error| io::Error::other(format!("unreadable {what} in the raft log: {error}")))
 }
 
+#[cfg(feature = "sim")]
+pub(super) fn read_vote(bytes: &[u8]) -> Option<Vote> {
+    decode("vote", bytes).ok()
+}
+
+#[cfg(feature = "sim")]
+pub(super) fn read_log_id(bytes: &[u8]) -> Option<LogId> {
+    decode("mark", bytes).ok()
+}
+
+#[cfg(feature = "sim")]
+pub(super) fn read_entry(bytes: &[u8]) -> Option<Entry> {
+    decode("entry", bytes).ok()
+}
+
 impl LogStore {
     /// Reads the ends of the log, and sweeps what a purge left behind.
     pub fn open(store: Arc<MetaStore>) -> io::Result<Self> {
-        let read = |key| store.raft.get(key).map_err(to_io);
+        let read = |key: &[u8]| store.raft.get(key);
         let vote = read(VOTE)?.map(|bytes| decode("vote", &bytes)).transpose()?;
         let purged: Option<LogId> = read(PURGED)?.map(|bytes| decode("purge mark", &bytes)).transpose()?;
-        let last = match store.raft.range(entry_key(0)..=entry_key(u64::MAX)).next_back().transpose().map_err(to_io)? {
+        let last = match store.raft.range(entry_key(0)..=entry_key(u64::MAX)).next_back().transpose()? {
             Some((_, bytes)) => Some(decode::<Entry>("entry", &bytes)?.log_id),
             None => None,
         };
@@ -96,7 +113,7 @@ impl LogStore {
         let mut entries: Vec<Entry> = Vec::new();
         let mut bytes_read = 0;
         for row in self.store.raft.range((Bound::Included(entry_key(from)), to)) {
-            let (_, bytes) = row.map_err(to_io)?;
+            let (_, bytes) = row?;
             bytes_read += bytes.len();
             if bytes_read > bytes_max && !entries.is_empty() {
                 break;
@@ -146,8 +163,11 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        self.store.raft.insert(VOTE, encode(vote)).map_err(to_io)?;
+        self.store.raft.insert(VOTE, encode(vote))?;
         self.ends.lock().vote = Some(*vote);
+        if planted(Flaw::ForgetsVotes) {
+            return Ok(());
+        }
         self.store.synced().await
     }
 
@@ -157,12 +177,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             Some(committed) => self.store.raft.insert(COMMITTED, encode(&committed)),
             None => self.store.raft.remove(COMMITTED),
         }
-        .map(|_| ())
-        .map_err(to_io)
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        let stored = self.store.raft.get(COMMITTED).map_err(to_io)?;
+        let stored = self.store.raft.get(COMMITTED)?;
         stored.map(|bytes| decode("commit mark", &bytes)).transpose()
     }
 
@@ -171,15 +189,20 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let mut batch = sled::Batch::default();
+        let mut batch = Batch::default();
         let mut last = None;
         for entry in entries {
             batch.insert(&entry_key(entry.log_id.index), encode(&entry));
             last = Some(entry.log_id);
         }
-        self.store.raft.apply_batch(batch).map_err(to_io)?;
+        self.store.raft.apply_batch(batch)?;
         if last.is_some() {
             self.ends.lock().last = last;
+        }
+        if planted(Flaw::AcksUnsynced) {
+            callback.io_completed(Ok(()));
+            self.store.sync(|_| ());
+            return Ok(());
         }
         self.store.sync(move |result| callback.io_completed(result));
         Ok(())
@@ -187,11 +210,13 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         let from = last.as_ref().map_or(0, |last| last.index + 1);
-        let mut batch = sled::Batch::default();
-        for key in self.store.raft.range(entry_key(from)..=entry_key(u64::MAX)).keys() {
-            batch.remove(key.map_err(to_io)?);
+        let mut batch = Batch::default();
+        for row in self.store.raft.range(entry_key(from)..=entry_key(u64::MAX)) {
+            batch.remove(row?.0);
         }
-        self.store.raft.apply_batch(batch).map_err(to_io)?;
+        if !planted(Flaw::TruncatesInMemory) {
+            self.store.raft.apply_batch(batch)?;
+        }
         {
             let mut ends = self.ends.lock();
             ends.last = ends.last.take().min(last).max(ends.purged);
@@ -201,7 +226,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     /// Marks, syncs, and leaves the deleting to the background.
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        self.store.raft.insert(PURGED, encode(&upto)).map_err(to_io)?;
+        self.store.raft.insert(PURGED, encode(&upto))?;
         self.store.synced().await?;
         {
             let mut ends = self.ends.lock();

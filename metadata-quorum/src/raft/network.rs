@@ -1,10 +1,11 @@
-//! Outbound: one HTTP client for all node-to-node calls, every call with a deadline, addresses looked up per call (D5).
+//! Outbound: one transport for all node-to-node calls, every call with a deadline, addresses looked up per call (D5).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::Method;
 use bytes::Bytes;
 use highwater_wire::BrokerId;
 use openraft::alias::SnapshotOf;
@@ -20,7 +21,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
+use super::transport::{Inbound, NoAnswer, Outbound, Transport};
 use super::types::{NodeId, TypeConfig, Vote};
+use crate::flaws::{Flaw, planted};
 use crate::image::{Endpoint, MetadataImage};
 
 /// Who a raft call is meant for: `node@directory`.
@@ -33,9 +36,24 @@ const APPEND_BASE: Duration = Duration::from_millis(300);
 /// Added per MiB of entries.
 const APPEND_PER_MIB: Duration = Duration::from_secs(1);
 
+/// What a request carries.
+pub(crate) enum Content {
+    /// A GET.
+    None,
+    Json(Bytes),
+    /// A raft message for this member and no other.
+    Raft(NodeId, Bytes),
+}
+
+impl Content {
+    pub fn json(body: &impl Serialize) -> Self {
+        Self::Json(serde_json::to_vec(body).expect("plain data with text for keys").into())
+    }
+}
+
 /// How to reach the other nodes. Shared by raft, forwarding, probes and duty.
 pub(crate) struct Peers {
-    pub http: reqwest::Client,
+    pub transport: Arc<dyn Transport>,
     images: watch::Receiver<Arc<MetadataImage>>,
     voters: BTreeMap<BrokerId, Endpoint>,
     bootstrap: Vec<Endpoint>,
@@ -90,21 +108,14 @@ pub(crate) fn address_in(image: &MetadataImage, node: BrokerId) -> Option<String
 
 impl Peers {
     pub fn new(
+        transport: Arc<dyn Transport>,
         images: watch::Receiver<Arc<MetadataImage>>,
         voters: BTreeMap<BrokerId, Endpoint>,
         bootstrap: Vec<Endpoint>,
         broken: mpsc::UnboundedSender<BrokerId>,
-    ) -> Result<Self, reqwest::Error> {
-        // Only the first provider of a process counts; main may have installed it already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .tcp_nodelay(true)
-            .connect_timeout(Duration::from_secs(1))
-            .pool_idle_timeout(Duration::from_secs(60))
-            .build()?;
+    ) -> Self {
         let (learned, misdirected) = (Mutex::default(), Mutex::default());
-        Ok(Self { http, images, voters, bootstrap, learned, misdirected, broken })
+        Self { transport, images, voters, bootstrap, learned, misdirected, broken }
     }
 
     /// `http://host:port` of a node's controller listener: from the image, else from `controller.quorum.voters`, else as
@@ -144,17 +155,17 @@ impl Peers {
 
     /// Notes how a call ended: a connection that could not be made turns the next to the other address, and every
     /// broken one is a suspicion.
-    fn note(&self, node: BrokerId, result: Result<(), &reqwest::Error>) {
+    fn note(&self, node: BrokerId, result: Result<(), &NoAnswer>) {
         match result {
             Ok(()) => {}
             Err(error) => {
-                if error.is_connect() && self.voters.contains_key(&node) {
+                if !error.connected && self.voters.contains_key(&node) {
                     let mut misdirected = self.misdirected.lock();
                     if !misdirected.remove(&node) {
                         misdirected.insert(node);
                     }
                 }
-                if !error.is_timeout() {
+                if !error.timed_out {
                     let _ = self.broken.send(node);
                 }
             }
@@ -167,28 +178,25 @@ impl Peers {
         node: BrokerId,
         path: &str,
         deadline: Duration,
-        request: impl FnOnce(&reqwest::Client, String) -> reqwest::RequestBuilder,
+        content: Content,
     ) -> Result<Bytes, CallError> {
         let base = self.url(node).ok_or(CallError::NoAddress(node))?;
         let url = format!("{base}{path}");
-        let mut request = request(&self.http, url.clone()).timeout(deadline);
-        if let Some(cluster) = self.cluster_id() {
-            request = request.header(CLUSTER, cluster.as_ref());
-        }
-        let unsure = |error: &reqwest::Error| {
-            let why = chain(error);
-            match error.is_connect() {
-                true => CallError::NotSent { url: url.clone(), why },
-                false => CallError::Unsure { url: url.clone(), why },
-            }
+        let (method, mut headers, body) = match content {
+            Content::None => (Method::GET, Vec::new(), Bytes::new()),
+            Content::Json(body) => (Method::POST, vec![("content-type", "application/json".to_owned())], body),
+            Content::Raft(to, body) => (Method::POST, vec![(TO, to.to_string())], body),
         };
-        let response = request.send().await;
-        self.note(node, response.as_ref().map(|_| ()));
-        let response = response.map_err(|error| unsure(&error))?;
-        let status = response.status();
-        let body = response.bytes().await;
-        self.note(node, body.as_ref().map(|_| ()));
-        let body = body.map_err(|error| CallError::Unsure { url: url.clone(), why: chain(&error) })?;
+        if let Some(cluster) = self.cluster_id() {
+            headers.push((CLUSTER, cluster.as_ref().to_owned()));
+        }
+        let request = Outbound { method, url: url.clone(), headers, body, deadline };
+        let answer = self.transport.exchange(request).await;
+        self.note(node, answer.as_ref().map(|_| ()));
+        let Inbound { status, body } = answer.map_err(|NoAnswer { connected, why, .. }| match connected {
+            false => CallError::NotSent { url: url.clone(), why },
+            true => CallError::Unsure { url: url.clone(), why },
+        })?;
         if status.is_success() {
             Ok(body)
         } else {
@@ -204,7 +212,7 @@ impl Peers {
         deadline: Duration,
         body: &impl Serialize,
     ) -> Result<R, CallError> {
-        let answer = self.call(node, path, deadline, |http, url| http.post(url).json(body)).await?;
+        let answer = self.call(node, path, deadline, Content::json(body)).await?;
         parse_json(node, path, &answer)
     }
 
@@ -215,7 +223,7 @@ impl Peers {
         path: &str,
         deadline: Duration,
     ) -> Result<R, CallError> {
-        let answer = self.call(node, path, deadline, |http, url| http.get(url)).await?;
+        let answer = self.call(node, path, deadline, Content::None).await?;
         parse_json(node, path, &answer)
     }
 
@@ -226,11 +234,7 @@ impl Peers {
         path: &str,
         deadline: Duration,
     ) -> Result<R, String> {
-        let answer = async {
-            let response = self.http.get(format!("{base}{path}")).timeout(deadline).send().await?;
-            response.error_for_status()?.json::<R>().await
-        };
-        answer.await.map_err(|error| chain(&error))
+        get_json(self.transport.as_ref(), format!("{base}{path}"), deadline).await
     }
 
     async fn raft<R: DeserializeOwned>(
@@ -240,9 +244,7 @@ impl Peers {
         deadline: Duration,
         body: Vec<u8>,
     ) -> Result<R, CallError> {
-        let answer =
-            self.call(to.node, path, deadline, |http, url| http.post(url).header(TO, to.to_string()).body(body));
-        let answer = answer.await?;
+        let answer = self.call(to.node, path, deadline, Content::Raft(to, body.into())).await?;
         postcard::from_bytes(&answer)
             .map_err(|error| CallError::Unsure { url: path.to_owned(), why: format!("unreadable answer: {error}") })
     }
@@ -255,15 +257,19 @@ fn parse_json<R: DeserializeOwned>(node: BrokerId, path: &str, answer: &[u8]) ->
     })
 }
 
-/// An error with its causes: reqwest's own text names only the address.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
+/// A GET that answers JSON, without a node that it is meant for.
+pub(crate) async fn get_json<R: DeserializeOwned>(
+    transport: &dyn Transport,
+    url: String,
+    deadline: Duration,
+) -> Result<R, String> {
+    let (headers, body) = (Vec::new(), Bytes::new());
+    let request = Outbound { method: Method::GET, url: url.clone(), headers, body, deadline };
+    let Inbound { status, body } = transport.exchange(request).await.map_err(|error| error.why)?;
+    if !status.is_success() {
+        return Err(format!("{url} answers {status}"));
     }
-    text
+    serde_json::from_slice(&body).map_err(|error| format!("{url}: unreadable answer: {error}"))
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {
@@ -332,6 +338,9 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        if planted(Flaw::GrantsPreVotes) {
+            return Ok(VoteResponse::new(rpc.vote, None, true));
+        }
         self.rpc("/raft/pre-vote", &rpc, option.soft_ttl()).await
     }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use highwater_wire::{BrokerId, IncarnationId, Millis, Timestamp};
+use highwater_wire::{BrokerId, IncarnationId, Millis};
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, LinearizableReadError, RaftError};
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::journal::Journal;
 use super::network::{CallError, Peers};
@@ -25,6 +26,7 @@ use crate::config::{NodeRoles, QuorumLimits, TopicDefaults};
 use crate::controller::{Answer, Command, Refusal};
 use crate::duty::Duty;
 use crate::error::QuorumError;
+use crate::flaws::{Flaw, planted};
 use crate::image::{Endpoint, ImageVersion, MetadataImage};
 
 /// The longest single attempt of a call that may be repeated: a paused leader must not eat the whole deadline.
@@ -101,12 +103,6 @@ impl LeaderChanges {
     pub async fn changed(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
-}
-
-/// The wall clock, for the time fields of commands.
-pub(crate) fn wall_clock() -> Timestamp {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
 /// What `Node::new` is made of.
@@ -266,6 +262,9 @@ impl Node {
 
     /// The index that a read must wait for to see all that is committed now. This node must lead.
     pub async fn read_index_here(&self) -> Reply<u64> {
+        if planted(Flaw::ReadsAlone) {
+            return if self.is_leader() { Reply::Done(self.image().version.0) } else { self.not_leader() };
+        }
         let option = LinearizerOption::from(ReadPolicy::ReadIndex).with_wait_timeout(READ_INDEX_WAIT);
         match self.raft.get_read_log_id(option).await {
             Ok((read, _)) => Reply::Done(read.index()),

@@ -1,18 +1,15 @@
 //! Proof of death (D7): what a fresh connection to a node's controller listener says about its process.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use highwater_wire::{BrokerId, IncarnationId};
-use tokio::io::AsyncReadExt as _;
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
+use super::network::get_json;
+use super::transport::{Knock, Transport};
 use crate::status::ProbeAnswer;
 
 /// Between the two rounds of refusals.
 const APART: Duration = Duration::from_millis(50);
-const CONNECT: Duration = Duration::from_millis(300);
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// Whose death is to be proved.
@@ -41,7 +38,7 @@ pub(crate) fn authority(url: &str) -> Option<&str> {
 }
 
 /// Only a refusal by every address, twice, 50 ms apart, or another process of the same node proves death.
-pub(crate) async fn prove(http: &reqwest::Client, suspect: &Suspect) -> Verdict {
+pub(crate) async fn prove(transport: &dyn Transport, suspect: &Suspect) -> Verdict {
     let Some(authority) = authority(&suspect.url) else {
         return Verdict::Unknown(format!("{:?} is no address", suspect.url));
     };
@@ -49,35 +46,20 @@ pub(crate) async fn prove(http: &reqwest::Client, suspect: &Suspect) -> Verdict 
         if round > 0 {
             tokio::time::sleep(APART).await;
         }
-        let addresses: Vec<SocketAddr> = match timeout(CONNECT, tokio::net::lookup_host(authority)).await {
-            Ok(Ok(addresses)) => addresses.collect(),
-            Ok(Err(error)) => return Verdict::Unknown(format!("{authority} does not resolve: {error}")),
-            Err(_) => return Verdict::Unknown(format!("{authority} does not resolve in time")),
-        };
-        if addresses.is_empty() {
-            return Verdict::Unknown(format!("{authority} has no address"));
-        }
-        for address in addresses {
-            match timeout(CONNECT, TcpStream::connect(address)).await {
-                Ok(Ok(_)) => return ask(http, suspect).await,
-                Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
-                Ok(Err(error)) => return Verdict::Unknown(format!("{address}: {error}")),
-                Err(_) => return Verdict::Unknown(format!("{address} does not answer")),
-            }
+        match transport.knock(authority).await {
+            Knock::Accepted => return ask(transport, suspect).await,
+            Knock::Refused => {}
+            Knock::Unknown(why) => return Verdict::Unknown(why),
         }
     }
     Verdict::Dead(format!("connection refused twice by {authority}, {} ms apart", APART.as_millis()))
 }
 
 /// Somebody listens there: who?
-async fn ask(http: &reqwest::Client, suspect: &Suspect) -> Verdict {
-    let answer = async {
-        let response = http.get(format!("{}/probe", suspect.url)).timeout(ANSWER).send().await?;
-        response.error_for_status()?.json::<ProbeAnswer>().await
-    };
-    let answer = match answer.await {
+async fn ask(transport: &dyn Transport, suspect: &Suspect) -> Verdict {
+    let answer: ProbeAnswer = match get_json(transport, format!("{}/probe", suspect.url), ANSWER).await {
         Ok(answer) => answer,
-        Err(error) => return Verdict::Unknown(error.to_string()),
+        Err(why) => return Verdict::Unknown(why),
     };
     let same_cluster = match (&answer.cluster_id, &suspect.cluster_id) {
         (Some(theirs), Some(ours)) => theirs == ours,
@@ -96,22 +78,22 @@ async fn ask(http: &reqwest::Client, suspect: &Suspect) -> Verdict {
 }
 
 /// Holds a connection to a controller listener open and returns when it ends: a dying process closes it at once.
-pub(crate) async fn lifeline(url: &str) {
-    let Some(authority) = authority(url) else { return };
-    let Ok(Ok(mut stream)) = timeout(Duration::from_secs(1), TcpStream::connect(authority)).await else { return };
-    let mut byte = [0; 1];
-    // The listener never speaks first; whatever comes means that the line is over.
-    let _ = stream.read(&mut byte).await;
+pub(crate) async fn lifeline(transport: &dyn Transport, url: &str) {
+    if let Some(authority) = authority(url) {
+        transport.hold(authority).await;
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpStream;
+
+    use super::super::transport::Http;
     use super::*;
 
     #[tokio::test]
     async fn a_closed_port_proves_death_and_a_silent_one_nothing() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let http = Http::new().unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let suspect = Suspect { node: BrokerId(1), url, incarnation: None, cluster_id: None };

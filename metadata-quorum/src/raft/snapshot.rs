@@ -136,7 +136,11 @@ pub(crate) fn load(directory: &Path) -> io::Result<Option<(SnapshotMeta, Bytes)>
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let state = decode(&bytes)?;
-    let meta = SnapshotMeta { last_log_id: state.applied, last_membership: state.membership };
-    Ok(Some((meta, bytes.into())))
+    Ok(Some((meta(&bytes)?, bytes.into())))
+}
+
+/// What a snapshot is of. Reads all of it.
+pub(crate) fn meta(bytes: &[u8]) -> io::Result<SnapshotMeta> {
+    let state = decode(bytes)?;
+    Ok(SnapshotMeta { last_log_id: state.applied, last_membership: state.membership })
 }

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,20 +13,21 @@ use highwater_wire::{BrokerId, Timestamp};
 use openraft::alias::SmSnapshotOf;
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::journal::Journal;
 use super::rows::{self, ImageReader, RowSink};
 use super::snapshot::{self, State};
-use super::store::{MetaStore, STORE_FORMAT, SWEEP_KEYS_MAX, to_io};
+use super::store::tree::Batch;
+use super::store::{MetaStore, STORE_FORMAT, SWEEP_KEYS_MAX};
 use super::types::{Applied, LogId, Membership, SnapshotMeta, TypeConfig};
 use crate::controller::{decide, time_of};
+use crate::flaws::{Flaw, planted};
 use crate::image::events::{Collector, Event};
 use crate::image::{Change, ChangeKind, ImageVersion, MetadataImage};
 
-const HEAD: &[u8] = &[0x00];
+pub(super) const HEAD: &[u8] = &[0x00];
 
 /// What stands at `00`: the state as a whole. The format comes first.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -47,33 +47,19 @@ pub(crate) struct StateMachine {
     generation: u32,
     state: State,
     images: watch::Sender<Arc<MetadataImage>>,
-    saved: SavedSnapshot,
     journal: Arc<Journal>,
-}
-
-/// The snapshot file's log id; held while the file is replaced, so that an old one never replaces a newer one.
-type SavedSnapshot = Arc<Mutex<Option<LogId>>>;
-
-/// Saves a snapshot unless a newer one is there.
-fn save_newer(saved: &SavedSnapshot, directory: &Path, log_id: &Option<LogId>, bytes: &[u8]) -> io::Result<()> {
-    let mut saved = saved.lock();
-    if *saved <= *log_id {
-        snapshot::save(directory, bytes)?;
-        *saved = *log_id;
-    }
-    Ok(())
 }
 
 /// Collects row changes under one generation.
 struct Rows {
     generation: [u8; 4],
-    batch: sled::Batch,
+    batch: Batch,
     keys: usize,
 }
 
 impl Rows {
     fn of(generation: u32) -> Self {
-        Self { generation: generation.to_be_bytes(), batch: sled::Batch::default(), keys: 0 }
+        Self { generation: generation.to_be_bytes(), batch: Batch::default(), keys: 0 }
     }
 
     fn key(&self, key: &[u8]) -> Vec<u8> {
@@ -120,7 +106,7 @@ fn generation_range(generation: u32) -> (Vec<u8>, Vec<u8>) {
 impl StateMachine {
     /// Rebuilds the image from the rows and publishes it.
     pub fn open(store: Arc<MetaStore>) -> io::Result<(Self, watch::Receiver<Arc<MetadataImage>>)> {
-        let head = match store.state.get(HEAD).map_err(to_io)? {
+        let head = match store.state.get(HEAD)? {
             Some(bytes) => Some(read_head(&bytes)?),
             None => None,
         };
@@ -131,8 +117,9 @@ impl StateMachine {
             }
             Some(head) => {
                 let mut reader = ImageReader::default();
-                for row in store.state.scan_prefix(head.generation.to_be_bytes()) {
-                    let (key, value) = row.map_err(to_io)?;
+                let (from, to) = generation_range(head.generation);
+                for row in store.state.range(from..to) {
+                    let (key, value) = row?;
                     reader.row(&key[4..], &value).map_err(|error| io::Error::other(error.to_string()))?;
                 }
                 let mut image = reader.finish().map_err(|error| io::Error::other(error.to_string()))?;
@@ -149,8 +136,7 @@ impl StateMachine {
         }
         let (images, published) = watch::channel(Arc::new(state.image.clone()));
         let journal = Journal::open(&store, state.applied.map_or(0, |applied| applied.index))?;
-        let (saved, journal) = (SavedSnapshot::default(), Arc::new(journal));
-        Ok((Self { store, generation, state, images, saved, journal }, published))
+        Ok((Self { store, generation, state, images, journal: Arc::new(journal) }, published))
     }
 
     /// What the entries applied here did.
@@ -238,13 +224,13 @@ impl StateMachine {
         // What an install that was cut short may have left.
         let (from, _) = generation_range(new);
         loop {
-            let keys: Vec<_> = tree.range(from.clone()..).keys().take(SWEEP_KEYS_MAX).flatten().collect();
+            let keys: Vec<_> = tree.range(from.clone()..).flatten().take(SWEEP_KEYS_MAX).map(|(key, _)| key).collect();
             if keys.is_empty() {
                 break;
             }
-            let mut batch = sled::Batch::default();
+            let mut batch = Batch::default();
             keys.into_iter().for_each(|key| batch.remove(key));
-            tree.apply_batch(batch).map_err(to_io)?;
+            tree.apply_batch(batch)?;
         }
         let mut rows = AllRows::default();
         rows::write_image(&mut rows, &state.image);
@@ -253,13 +239,15 @@ impl StateMachine {
             for (key, value) in chunk {
                 batch.put(key.clone(), value.clone());
             }
-            tree.apply_batch(batch.batch).map_err(to_io)?;
+            tree.apply_batch(batch.batch)?;
         }
         self.generation = new;
         self.state = state;
         self.note_cluster()?;
-        tree.insert(HEAD, self.head()).map_err(to_io)?;
-        self.store.synced().await?;
+        tree.insert(HEAD, self.head())?;
+        if !planted(Flaw::InstallsUnsynced) {
+            self.store.synced().await?;
+        }
         let (from, to) = generation_range(old);
         self.store.sweep(&tree, from, to);
         self.publish();
@@ -300,6 +288,12 @@ fn read_head(bytes: &[u8]) -> io::Result<Head> {
     postcard::from_bytes(bytes).map_err(unreadable)
 }
 
+/// The last applied entry, from the bytes of a head.
+#[cfg(feature = "sim")]
+pub(super) fn applied(bytes: &[u8]) -> Option<LogId> {
+    read_head(bytes).ok()?.applied
+}
+
 impl RaftStateMachine<TypeConfig> for StateMachine {
     type SnapshotData = Bytes;
     type SnapshotBuilder = Builder;
@@ -326,8 +320,11 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         if let Some(applied) = &self.state.applied {
             self.journal.append(applied.index, &events)?;
         }
+        if planted(Flaw::AppliesApart) {
+            self.store.state.apply_batch(std::mem::take(&mut rows.batch))?;
+        }
         rows.batch.insert(HEAD, self.head());
-        self.store.state.apply_batch(rows.batch).map_err(to_io)?;
+        self.store.state.apply_batch(rows.batch)?;
         for (responder, answer) in answers {
             responder.send(answer);
         }
@@ -335,17 +332,18 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        Builder { store: Arc::clone(&self.store), state: self.state.clone(), saved: Arc::clone(&self.saved) }
+        Builder { store: Arc::clone(&self.store), state: self.state.clone() }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, bytes: Bytes) -> io::Result<()> {
-        let state = snapshot::decode(&bytes)?;
+        let mut state = snapshot::decode(&bytes)?;
+        if planted(Flaw::InstallsNoMembership) {
+            state.membership = self.state.membership.clone();
+        }
         if state.applied != meta.last_log_id {
             return Err(io::Error::other("a metadata snapshot that is not the one announced"));
         }
-        let (directory, saved, log_id) = (self.store.directory().to_path_buf(), Arc::clone(&self.saved), state.applied);
-        let save = tokio::task::spawn_blocking(move || save_newer(&saved, &directory, &log_id, &bytes));
-        save.await.map_err(io::Error::other)??;
+        self.store.save_snapshot(state.applied, || bytes).await?;
         let index = state.applied.map(|applied| applied.index);
         self.replace(state).await?;
         tracing::info!(index, "installed a metadata snapshot");
@@ -353,9 +351,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<SmSnapshotOf<TypeConfig, Self>>> {
-        let directory = self.store.directory().to_path_buf();
-        let loaded =
-            tokio::task::spawn_blocking(move || snapshot::load(&directory)).await.map_err(io::Error::other)??;
+        let loaded = self.store.load_snapshot().await?;
         Ok(loaded.map(|(meta, snapshot)| openraft::Snapshot { meta, snapshot }))
     }
 }
@@ -364,21 +360,15 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 pub(crate) struct Builder {
     store: Arc<MetaStore>,
     state: State,
-    saved: SavedSnapshot,
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = Bytes;
 
     async fn build_snapshot(&mut self) -> io::Result<SmSnapshotOf<TypeConfig, StateMachine>> {
-        let (state, directory, saved) =
-            (self.state.clone(), self.store.directory().to_path_buf(), Arc::clone(&self.saved));
-        let snapshot = tokio::task::spawn_blocking(move || {
-            let bytes = snapshot::encode(&state);
-            save_newer(&saved, &directory, &state.applied, &bytes).map(|()| bytes)
-        });
-        let snapshot = snapshot.await.map_err(io::Error::other)??;
-        self.store.check_blobs();
+        let state = self.state.clone();
+        let snapshot = self.store.save_snapshot(state.applied, move || snapshot::encode(&state)).await?;
+        self.store.check();
         let meta = SnapshotMeta { last_log_id: self.state.applied, last_membership: self.state.membership.clone() };
         Ok(openraft::Snapshot { meta, snapshot })
     }

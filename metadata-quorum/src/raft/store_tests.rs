@@ -29,6 +29,59 @@ fn the_store_passes_the_suite_of_openraft() {
     runtime.block_on(async { Suite::test_all(Builder).await.unwrap() });
 }
 
+/// The store of the simulation.
+#[cfg(feature = "sim")]
+mod simulated {
+    use super::super::store::in_memory::{Latency, SimDisk};
+    use super::*;
+
+    struct InMemory;
+
+    fn disk() -> SimDisk {
+        SimDisk::new(1, Latency { usual_ms: 0..1, slow_ms: 0..1 })
+    }
+
+    impl StoreBuilder<TypeConfig, LogStore, StateMachine, ()> for InMemory {
+        async fn build(&self) -> Result<((), LogStore, StateMachine), StorageError<TypeConfig>> {
+            let store = Arc::new(MetaStore::in_memory(&disk(), 0).await.unwrap());
+            let log = LogStore::open(Arc::clone(&store)).unwrap();
+            let (machine, _) = StateMachine::open(store).unwrap();
+            Ok(((), log, machine))
+        }
+    }
+
+    #[test]
+    fn the_simulated_store_passes_the_suite_of_openraft() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { Suite::test_all(InMemory).await.unwrap() });
+    }
+
+    #[test]
+    fn a_simulated_disk_keeps_what_was_synced_and_of_the_rest_a_prefix() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut kept = std::collections::BTreeSet::new();
+            for seed in 0..40 {
+                let disk = SimDisk::new(seed, Latency { usual_ms: 0..1, slow_ms: 0..1 });
+                let store = MetaStore::in_memory(&disk, 0).await.unwrap();
+                for key in 0..10u8 {
+                    store.state.insert(&[key], &[key]).unwrap();
+                    if key == 4 {
+                        store.synced().await.unwrap();
+                    }
+                }
+                let lost = disk.lose_power();
+                let left: Vec<u8> = store.state.range::<&[u8]>(..).map(|row| row.unwrap().0[0]).collect();
+                let expected: Vec<u8> = (0..10 - u8::try_from(lost).unwrap()).collect();
+                assert_eq!(left, expected);
+                assert!(left.len() >= 5, "what was synced is there");
+                kept.insert(left.len());
+            }
+            assert!(kept.contains(&5) && kept.contains(&10) && kept.len() > 2, "nothing, all, and something between");
+        });
+    }
+}
+
 #[test]
 fn a_directory_in_use_is_refused_with_its_holder() {
     let directory = TempDir::new().unwrap();

@@ -39,7 +39,7 @@ pub(crate) async fn succeed(node: &Arc<Node>) -> bool {
     let image = node.image();
     let incarnation = image.brokers.get(&leader.node).map(|broker| broker.incarnation);
     let suspect = Suspect { node: leader.node, url, incarnation, cluster_id: node.cluster_id() };
-    let Verdict::Dead(proof) = prove(&node.peers.http, &suspect).await else { return false };
+    let Verdict::Dead(proof) = prove(node.peers.transport.as_ref(), &suspect).await else { return false };
     tokio::time::sleep(PER_RANK * rank).await;
     // Somebody of a lower rank may have stood meanwhile.
     let Some((still, vote_now, last, _)) = followed(node) else { return false };

@@ -109,6 +109,12 @@ pub(crate) enum Applied {
     Decided(Result<Answer, Refusal>),
 }
 
+/// What openraft runs on; its chance is seeded in the simulation of the quorum.
+#[cfg(all(feature = "sim", tokio_unstable))]
+pub(crate) type Runtime = openraft::rt::deterministic_rng::DeterministicRng<openraft::impls::TokioRuntime>;
+#[cfg(not(all(feature = "sim", tokio_unstable)))]
+pub(crate) type Runtime = openraft::impls::TokioRuntime;
+
 openraft::declare_raft_types!(
     /// One leader per term (`leader_id_std`), nodes without addresses: those are looked up per call (D1, D5).
     pub(crate) TypeConfig:
@@ -118,6 +124,7 @@ openraft::declare_raft_types!(
         Node = openraft::EmptyNode,
         Term = u64,
         LeaderId = openraft::impls::leader_id_std::LeaderId<u64, NodeId>,
+        AsyncRuntime = Runtime,
 );
 
 pub(crate) type LogId = LogIdOf<TypeConfig>;

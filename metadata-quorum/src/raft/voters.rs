@@ -5,17 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use highwater_wire::{BrokerId, DirectoryId};
 use openraft::EmptyNode;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
+use tokio::time::Instant;
 
 use super::network::{address_in, url_of};
-use super::node::{Node, Reply, wall_clock};
+use super::node::{Node, Reply};
 use super::probe::authority;
 use super::types::{NodeId, TypeConfig};
+use crate::ambient::wall_clock;
 use crate::controller::{Command, Refusal};
 use crate::image::Endpoint;
 use crate::status::{ProbeAnswer, QuorumMember};
