@@ -121,7 +121,7 @@ fn a_database_that_has_forgotten_a_sync_is_refused() {
     let database = directory.path().join("store").join("db");
     let sync = || {
         let store = MetaStore::open(directory.path(), 1).unwrap();
-        store.raft.insert([0x7f], b"acknowledged").unwrap();
+        store.raft.insert(&[0x7f], b"acknowledged").unwrap();
         let (done, synced) = std::sync::mpsc::channel();
         store.sync(move |result| done.send(result).unwrap());
         synced.recv().unwrap().unwrap();
