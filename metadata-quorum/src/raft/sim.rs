@@ -78,6 +78,7 @@ pub struct Look {
     pub learns: bool,
     pub leader: Option<QuorumMember>,
     pub last_log: Option<u64>,
+    /// As far as this node has the entries.
     pub committed: Option<EntryId>,
     pub applied: Option<EntryId>,
     pub snapshot: Option<EntryId>,
@@ -145,7 +146,6 @@ impl SimNode {
         let config = metrics.membership_config.membership().get_joint_config().iter();
         let failed = self.member.node.store.failure().borrow().clone();
         let latest = |log_id: &Option<LogId>| log_id.map(EntryId::of);
-        let committed = latest(&metrics.cluster_committed).max(latest(&metrics.local_committed));
         Look {
             id: self.member.node.id.into(),
             term: metrics.current_term,
@@ -153,7 +153,7 @@ impl SimNode {
             learns: metrics.state == ServerState::Learner,
             leader: metrics.current_leader.map(QuorumMember::from),
             last_log: metrics.last_log_index,
-            committed,
+            committed: latest(&metrics.local_committed),
             applied: latest(&metrics.last_applied),
             snapshot: latest(&metrics.snapshot),
             purged: latest(&metrics.purged),

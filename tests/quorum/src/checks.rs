@@ -100,7 +100,8 @@ impl Checks {
         }
         // A fresh image stands at entry 0 without having applied it.
         if look.applied.is_some() && before.as_ref().is_none_or(|seen| seen.version != version || version == 0) {
-            let from = before.as_ref().map_or(0, |seen| seen.version + 1);
+            let seen = before.as_ref().filter(|seen| seen.look.applied.is_some());
+            let from = seen.map_or(0, |seen| seen.version + 1);
             self.applied(world, id, from.min(version), version)?;
             let image = process.client().image();
             if image.version.0 == version {
