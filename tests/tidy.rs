@@ -105,6 +105,15 @@ fn only_the_listed_files_read_a_clock() {
 }
 
 #[test]
+fn the_quorum_has_one_door_to_the_wall_clock_and_to_chance() {
+    // What goes round it cannot be simulated. Time that passes is tokio's.
+    let words =
+        ["SystemTime::now", "std::time::Instant", "Duration, Instant}", "rand::random", "::random()", "thread_rng"];
+    let found = refuse("metadata-quorum/src", &words, &["ambient.rs"], "ask `ambient`, or tokio's clock");
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+#[test]
 fn every_file_says_what_it_is_for_and_nothing_is_left_to_do() {
     let mut found = Vec::new();
     for place in ["wire", "metadata-quorum", "data-plane", "admin-api", "ops", "tests"] {

@@ -400,7 +400,7 @@ pub(crate) async fn propose(
     timeout: Duration,
 ) -> Result<(Answer, u64), QuorumError> {
     let begun = Instant::now();
-    let repeat = may_be_repeated(&command);
+    let repeat = may_be_repeated(&command) || planted(Flaw::RepeatsProposals);
     let request = ProposeRequest { command, timeout_ms: millis(timeout) };
     let here = |budget| duty::propose_as_leader(node, request.command.clone(), budget);
     let (answer, index) = node.with_leader("/propose", &request, timeout, repeat, here).await?;
@@ -417,10 +417,7 @@ async fn caught_up(node: &Node, index: u64, timeout: Duration) -> Result<Arc<Met
 
 /// Whether a second application changes nothing and answers the same (R216). The others are fenced by epochs or
 /// names, so a repeat does no harm to the state, but it would answer "refused" to somebody whose command succeeded.
-fn may_be_repeated(command: &Command) -> bool {
-    if planted(Flaw::RepeatsProposals) {
-        return true;
-    }
+pub(crate) fn may_be_repeated(command: &Command) -> bool {
     match command {
         Command::FormCluster { .. }
         | Command::RegisterBroker(_)

@@ -40,6 +40,7 @@ use axum::serve::ListenerExt as _;
 use highwater_wire::{BrokerId, DirectoryId, IncarnationId};
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{Config, SnapshotPolicy};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -180,7 +181,7 @@ pub(crate) struct MemberConfig {
 pub(crate) struct Member {
     pub client: QuorumClient,
     pub node: Arc<Node>,
-    pub tasks: Vec<JoinHandle<()>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Member {
@@ -231,7 +232,7 @@ impl Member {
             tokio::spawn(duty::run(Arc::clone(&node), broken, suspicions)),
         ];
         let client = QuorumClient::new(Arc::clone(&node), tokio::runtime::Handle::current());
-        Ok(Self { client, node, tasks })
+        Ok(Self { client, node, tasks: Mutex::new(tasks) })
     }
 
     /// See [`Quorum::failed`].
@@ -255,16 +256,17 @@ impl Member {
     }
 
     /// Stops raft and closes the store.
-    pub async fn stop(self) {
+    pub async fn stop(&self) {
         self.node.stopping.send_replace(true);
-        for task in &self.tasks {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in &tasks {
             task.abort();
         }
         if let Err(error) = self.node.raft.shutdown().await {
             tracing::warn!(?error, "raft did not stop in order");
         }
         // Whoever starts in this directory next finds it free: they hold the store.
-        for task in self.tasks {
+        for task in tasks {
             let _ = task.await;
         }
         self.node.store.closed().await;

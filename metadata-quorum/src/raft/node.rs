@@ -231,10 +231,23 @@ impl Node {
         Reply::NotLeader { leader: leader.filter(|leader| *leader != self.id.node) }
     }
 
+    /// Why nothing is proposed here any more; `None`: raft runs.
+    fn ended(&self) -> Option<String> {
+        if *self.stopping.borrow() {
+            return Some("this node is stopping".to_owned());
+        }
+        let metrics = self.raft.metrics();
+        let state = metrics.borrow_watched().running_state.clone();
+        state.err().map(|fatal| fatal.to_string())
+    }
+
     /// Proposes on this node, which must lead. The answer is that of the applied entry, with its index.
     pub async fn propose_here(&self, command: Command, timeout: Duration) -> Reply<(Answer, u64)> {
         if !self.is_leader() {
             return self.not_leader();
+        }
+        if let Some(why) = self.ended() {
+            return Reply::Stopped { why };
         }
         let Some(proposal) = Proposal::of(&command) else {
             return Reply::Refused(Refusal::InvalidRequest(
@@ -255,7 +268,8 @@ impl Node {
             },
             Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => self.not_leader(),
             Ok(Err(RaftError::APIError(error))) => Reply::Unsure { why: error.to_string() },
-            Ok(Err(RaftError::Fatal(fatal))) => Reply::Stopped { why: fatal.to_string() },
+            // Raft ended while the entry was under way: others may commit it.
+            Ok(Err(RaftError::Fatal(fatal))) => Reply::Unsure { why: fatal.to_string() },
             Err(_) => Reply::Unsure { why: "not committed in time".to_owned() },
         }
     }

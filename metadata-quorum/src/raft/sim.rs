@@ -8,19 +8,21 @@ use highwater_wire::{BrokerId, DirectoryId, IncarnationId};
 use openraft::EntryPayload;
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver as _;
-use openraft::raft::{VoteRequest, VoteResponse};
+use openraft::raft::{SnapshotResponse, VoteRequest, VoteResponse};
 
 use super::store::MetaStore;
 pub use super::store::in_memory::{Latency, SimDisk};
 pub use super::transport::{Inbound, Knock, NoAnswer, Outbound, Transport};
-use super::types::{LogId, TypeConfig};
+use super::types::{LogId, NodeId, SnapshotMeta, TypeConfig, Vote};
 use super::{Member, MemberConfig, listener, log_store, state_machine};
-use crate::client::QuorumClient;
+use crate::client::{self, QuorumClient};
 use crate::config::{NodeRoles, QuorumLimits, TopicDefaults};
 use crate::controller::Command;
 use crate::error::StartError;
 use crate::image::Endpoint;
 use crate::status::QuorumMember;
+
+type Sets = openraft::Membership<NodeId, openraft::EmptyNode>;
 
 /// Runs a process with openraft's chance drawn from this seed.
 ///
@@ -143,7 +145,6 @@ impl SimNode {
     pub fn look(&self) -> Look {
         let metrics = self.member.node.raft.metrics();
         let metrics = metrics.borrow_watched();
-        let config = metrics.membership_config.membership().get_joint_config().iter();
         let failed = self.member.node.store.failure().borrow().clone();
         let latest = |log_id: &Option<LogId>| log_id.map(EntryId::of);
         Look {
@@ -157,10 +158,15 @@ impl SimNode {
             applied: latest(&metrics.last_applied),
             snapshot: latest(&metrics.snapshot),
             purged: latest(&metrics.purged),
-            voters: config.map(|voters| voters.iter().copied().map(QuorumMember::from).collect()).collect(),
+            voters: sets_of(metrics.membership_config.membership()),
             failed: failed.or_else(|| metrics.running_state.as_ref().err().map(ToString::to_string)),
         }
     }
+}
+
+fn sets_of(membership: &Sets) -> Vec<BTreeSet<QuorumMember>> {
+    let sets = membership.get_joint_config().iter();
+    sets.map(|set| set.iter().copied().map(QuorumMember::from).collect()).collect()
 }
 
 /// What is on a disk, as its process sees it or as a crash would leave it.
@@ -182,7 +188,18 @@ impl Eye<'_> {
     }
 
     pub fn applied(&self) -> Option<EntryId> {
-        state_machine::applied(&self.disk.state_row(state_machine::HEAD, self.durable)?).map(EntryId::of)
+        self.state().map(|(applied, _)| applied)
+    }
+
+    /// The last entry of the state, and the sets of voters it holds.
+    pub fn state(&self) -> Option<(EntryId, Vec<BTreeSet<QuorumMember>>)> {
+        let (applied, membership) = state_machine::applied(&self.disk.state_row(state_machine::HEAD, self.durable)?)?;
+        Some((EntryId::of(applied), sets_of(membership.membership())))
+    }
+
+    /// What the snapshot file is of; it is always durable.
+    pub fn snapshot(&self) -> Option<EntryId> {
+        self.disk.snapshot().map(EntryId::of)
     }
 
     pub fn entry(&self, index: u64) -> Option<(EntryId, Content)> {
@@ -190,16 +207,30 @@ impl Eye<'_> {
         let entry = log_store::read_entry(&bytes)?;
         let content = match entry.payload {
             EntryPayload::Blank => Content::Blank,
-            EntryPayload::Membership(membership) => {
-                let sets = membership.get_joint_config().iter();
-                Content::Membership(sets.map(|set| set.iter().copied().map(QuorumMember::from).collect()).collect())
-            }
+            EntryPayload::Membership(membership) => Content::Membership(sets_of(&membership)),
             EntryPayload::Normal(proposal) => {
                 Content::Command { rules: proposal.rules, command: proposal.command().ok()? }
             }
         };
         Some((EntryId::of(entry.log_id), content))
     }
+}
+
+/// The entry of the snapshot that an answer to `/raft/snapshot` took over. It is on disk then.
+pub fn installed(path: &str, request: &[u8], answer: &[u8]) -> Option<EntryId> {
+    if path != "/raft/snapshot" {
+        return None;
+    }
+    let (length, rest) = request.split_first_chunk::<4>()?;
+    let head = rest.get(..usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+    let (vote, meta) = postcard::from_bytes::<(Vote, SnapshotMeta)>(head).ok()?;
+    let answer: SnapshotResponse<TypeConfig> = postcard::from_bytes(answer).ok()?;
+    meta.last_log_id.filter(|_| answer.vote == vote).map(EntryId::of)
+}
+
+/// Whether the product makes a proposal again whose fate is unknown (R216).
+pub fn may_be_repeated(command: &Command) -> bool {
+    client::may_be_repeated(command)
 }
 
 /// The vote that an answer to `/raft/vote` granted: term, and to whom. What a node has told others must outlive it.
@@ -211,4 +242,62 @@ pub fn granted(path: &str, request: &[u8], answer: &[u8]) -> Option<(u64, Quorum
     let answer: VoteResponse<TypeConfig> = postcard::from_bytes(answer).ok()?;
     let candidate = request.vote.leader_id;
     answer.vote_granted.then(|| (candidate.term, candidate.voted_for.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::time::Duration;
+
+    use futures::future::BoxFuture;
+    use highwater_wire::Timestamp;
+
+    use super::super::node::Reply;
+    use super::*;
+
+    /// A network without anybody else.
+    struct Nowhere;
+
+    impl Transport for Nowhere {
+        fn exchange(&self, _: Outbound) -> BoxFuture<'_, Result<Inbound, NoAnswer>> {
+            Box::pin(async { Err(NoAnswer { connected: false, timed_out: false, why: "nobody".to_owned() }) })
+        }
+
+        fn knock<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Knock> {
+            Box::pin(async { Knock::Unknown("nobody".to_owned()) })
+        }
+
+        fn hold<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
+            Box::pin(pending())
+        }
+    }
+
+    fn alone() -> SimConfig {
+        let advertised = Endpoint { host: "n1".to_owned(), port: 9093 };
+        SimConfig {
+            node: BrokerId(1),
+            incarnation: IncarnationId::from_bytes([1; 16]),
+            voters: BTreeMap::from([(BrokerId(1), advertised.clone())]),
+            bootstrap: Vec::new(),
+            advertised,
+            roles: NodeRoles { broker: false, controller: true },
+            limits: QuorumLimits::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_under_way_when_raft_ended_is_not_said_to_be_undone() {
+        let disk = SimDisk::new(1, Latency { usual_ms: 0..1, slow_ms: 0..1 });
+        let process = SimNode::start(alone(), &disk, Arc::new(Nowhere)).await.unwrap();
+        let node = &process.member.node;
+        // Its own first entries are through.
+        node.images.clone().wait_for(|image| image.controllers.contains_key(&BrokerId(1))).await.unwrap();
+        disk.fail_next_sync();
+        let command = Command::DeleteTopic { id: highwater_wire::TopicId::from_bytes([1; 16]), time: Timestamp(1) };
+        let told = node.propose_here(command.clone(), Duration::from_secs(10)).await;
+        assert!(matches!(told, Reply::Unsure { .. }), "{told:?}");
+        process.failed().await;
+        let told = node.propose_here(command, Duration::from_secs(10)).await;
+        assert!(matches!(told, Reply::Stopped { .. } | Reply::NotLeader { .. }), "never begun: {told:?}");
+    }
 }

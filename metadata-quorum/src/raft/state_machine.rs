@@ -288,10 +288,11 @@ fn read_head(bytes: &[u8]) -> io::Result<Head> {
     postcard::from_bytes(bytes).map_err(unreadable)
 }
 
-/// The last applied entry, from the bytes of a head.
+/// The last applied entry and the membership as of it, from the bytes of a head.
 #[cfg(feature = "sim")]
-pub(super) fn applied(bytes: &[u8]) -> Option<LogId> {
-    read_head(bytes).ok()?.applied
+pub(super) fn applied(bytes: &[u8]) -> Option<(LogId, Membership)> {
+    let head = read_head(bytes).ok()?;
+    Some((head.applied?, head.membership))
 }
 
 impl RaftStateMachine<TypeConfig> for StateMachine {
@@ -343,7 +344,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         if state.applied != meta.last_log_id {
             return Err(io::Error::other("a metadata snapshot that is not the one announced"));
         }
-        self.store.save_snapshot(state.applied, || bytes).await?;
+        if !planted(Flaw::InstallsUnsynced) {
+            self.store.save_snapshot(state.applied, || bytes).await?;
+        }
         let index = state.applied.map(|applied| applied.index);
         self.replace(state).await?;
         tracing::info!(index, "installed a metadata snapshot");

@@ -258,7 +258,7 @@ impl MetaStore {
     }
 
     /// Ends the threads after their last job. Blocks: call it off the async threads.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub fn close(&self) {
         join(self.disk.end());
     }

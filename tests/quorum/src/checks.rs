@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_quorum::image::state_hash;
-use highwater_quorum::sim::{Content, EntryId, Eye, Look, SimNode};
+use highwater_quorum::sim::{Content, EntryId, Eye, Look, SimNode, may_be_repeated};
 use highwater_quorum::{Answer, Command, QuorumMember};
 
 use crate::shadow::Shadow;
@@ -113,6 +113,9 @@ impl Checks {
             }
             self.check_membership(world, id, &look, version)?;
         }
+        if before.as_ref().is_none_or(|seen| seen.look.snapshot != look.snapshot) {
+            self.check_kept_membership(world, id)?;
+        }
         self.seen.insert(id, (boots, Seen { look, version }));
         Ok(())
     }
@@ -180,6 +183,19 @@ impl Checks {
         Err(("membership", text))
     }
 
+    /// The membership in its state is that of the history up to there.
+    fn check_kept_membership(&self, world: &Shared, id: u32) -> Result<(), Broken> {
+        let eye = Eye { disk: &world.machines[&id].disk, durable: false };
+        let Some((applied, kept)) = eye.state() else { return Ok(()) };
+        match self.shadow.membership_at(applied.index) {
+            Some(known) if *known != kept => {
+                let text = format!("n{id}: its state of {applied:?} holds the voters {kept:?}, the history {known:?}");
+                Err(("membership", text))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// With pre-vote, a node that hears nobody stays in its term (D5).
     fn check_alone(&mut self, world: &Shared, now: Duration) -> Result<(), Broken> {
         let nodes: Vec<u32> = world.machines.keys().copied().collect();
@@ -237,6 +253,13 @@ impl Checks {
         {
             let text = format!("n{id} voted for n{to} in term {term}; after the crash its disk says {vote:?}");
             world.violate("votes outlive crashes", text);
+        }
+        if let Some(installed) = world.installed.get(&(member.node, member.directory)).copied()
+            && [eye.applied(), eye.snapshot(), eye.purged()].into_iter().flatten().all(|held| held < installed)
+            && eye.entry(installed.index).is_none_or(|(entry, _)| entry != installed)
+        {
+            let text = format!("n{id} took over the snapshot of {installed:?}; after the crash it is not there");
+            world.violate("snapshots outlive crashes", text);
         }
         if let (Some(purged), applied) = (eye.purged(), eye.applied())
             && applied.is_none_or(|applied| applied.index < purged.index)
@@ -303,8 +326,8 @@ impl Checks {
     }
 
     fn check_proposed(&self, proposed: &Proposed, effects: &[u64]) -> Result<(), Broken> {
-        // Each allocation changes something: those that a lost answer repeats waste their block (R67).
-        let may_repeat = matches!(proposed.command, Command::AllocateProducerIds { .. });
+        // What a lost answer repeats may meet what came between (R216).
+        let may_repeat = may_be_repeated(&proposed.command);
         if effects.len() > 1 && !may_repeat {
             return Err(("applied twice", format!("it had effect at {effects:?}")));
         }

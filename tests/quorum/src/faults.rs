@@ -13,7 +13,7 @@ use crate::host::broker_id;
 use crate::net::host_name;
 use crate::rng::Rng;
 use crate::swarm::Trouble;
-use crate::world::{Shared, World};
+use crate::world::{Down, Shared, World};
 
 /// What ends a trouble.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ impl Faults {
         };
         for id in running {
             if !sim.is_host_running(host_name(id)) {
-                kill(sim, world, checks, id);
+                kill(sim, world, checks, id, Down::Process);
                 let after = self.rng.log_within(50, 3_000);
                 self.ends_in(now, after, End::Boot(id));
             }
@@ -98,7 +98,8 @@ impl Faults {
     }
 
     fn crash(&mut self, sim: &mut Sim<'_>, world: &World, checks: &Checks, now: Duration, id: u32) {
-        kill(sim, world, checks, id);
+        let down = if self.rng.chance(500) { Down::Process } else { Down::Power };
+        kill(sim, world, checks, id, down);
         let after = self.rng.log_within(20, 6_000);
         self.ends_in(now, after, End::Boot(id));
     }
@@ -174,9 +175,9 @@ impl Faults {
                 let after = self.rng.log_within(300, 6_000);
                 self.ends_in(now, after, End::FastDisk(one));
             }
-            Trouble::DiskError => world.lock().machines[&one].disk.fail_next_sync(),
+            Trouble::DiskError if up.contains(&one) => world.lock().machines[&one].disk.fail_next_sync(),
             Trouble::Wipe => self.wipe(sim, world, checks, now, one),
-            Trouble::Crash | Trouble::Stop => {}
+            Trouble::Crash | Trouble::Stop | Trouble::DiskError => {}
         }
     }
 
@@ -201,12 +202,11 @@ impl Faults {
         if !whole {
             return;
         }
-        kill(sim, world, checks, id);
+        kill(sim, world, checks, id, Down::Power);
         {
             let mut world = world.lock();
             let (seed, latency) = (self.rng.next_u64(), world.swarm.disk.clone());
             let machine = world.machines.get_mut(&id).unwrap();
-            machine.disks += 1;
             let old = std::mem::replace(&mut machine.disk, SimDisk::new(seed, latency));
             world.graves.push(old);
             world.note(31, &[u64::from(id)], || format!("n{id} lost its disk"));
@@ -242,12 +242,13 @@ impl Faults {
     }
 }
 
-/// Ends a process, and takes the power from its machine.
-fn kill(sim: &mut Sim<'_>, world: &World, checks: &Checks, id: u32) {
+/// Ends a process, and takes from its machine what was not synced: sled holds it in the process.
+fn kill(sim: &mut Sim<'_>, world: &World, checks: &Checks, id: u32, down: Down) {
     let process = {
         let mut world = world.lock();
         let machine = world.machines.get_mut(&id).unwrap();
         machine.stop = Arc::default();
+        machine.down = Some(down);
         machine.process.take()
     };
     let member =
@@ -257,7 +258,7 @@ fn kill(sim: &mut Sim<'_>, world: &World, checks: &Checks, id: u32) {
     let mut world = world.lock();
     let lost = world.machines[&id].disk.lose_power();
     world.counts.lost_writes += lost;
-    world.note(33, &[u64::from(id), lost], || format!("n{id} lost its power and {lost} writes"));
+    world.note(33, &[u64::from(id), lost], || format!("n{id} lost its {down:?} and {lost} writes"));
     if let Some(member) = member {
         checks.after_power_loss(&mut world, id, member);
     }

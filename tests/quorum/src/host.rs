@@ -31,6 +31,7 @@ pub async fn process(world: World, me: u32) -> turmoil::Result {
         world.counts.boots += 1;
         let machine = world.machines.get_mut(&me).unwrap();
         machine.boots += 1;
+        machine.down = None;
         let boots = machine.boots;
         world.note(3, &[u64::from(me), boots], || format!("n{me} boots for the {boots}. time"));
         (Rng::new(world.seed).fork(1_000 * u64::from(me) + boots), boots)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use futures::future::BoxFuture;
-use highwater_quorum::sim::{Inbound, Knock, NoAnswer, Outbound, Transport, granted};
+use highwater_quorum::sim::{Inbound, Knock, NoAnswer, Outbound, Transport, granted, installed};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout};
@@ -17,7 +17,7 @@ use tower::ServiceExt as _;
 use turmoil::net::{TcpListener, TcpStream};
 
 use crate::rng::Rng;
-use crate::world::World;
+use crate::world::{Down, World};
 
 /// Of every node's controller listener.
 pub const PORT: u16 = 9093;
@@ -73,8 +73,18 @@ pub struct Wire {
     pub rng: Mutex<Rng>,
 }
 
-/// Connects; silence where the simulated network would say "refused" for a message it dropped.
+/// Connects; silence where the simulated network would say "refused" for a message it dropped, and the other way round.
 async fn dial(world: &World, me: u32, to: u32) -> io::Result<TcpStream> {
+    let refused_after = {
+        let world = world.lock();
+        let cut = world.is_cut(me, to) || world.is_cut(to, me);
+        let refuses = !cut && world.machines[&to].down == Some(Down::Process);
+        refuses.then(|| Duration::from_millis(world.swarm.latency_ms.1))
+    };
+    if let Some(after) = refused_after {
+        sleep(after).await;
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
     let dialled = TcpStream::connect((host_name(to), PORT)).await;
     let cut = {
         let world = world.lock();
@@ -138,11 +148,7 @@ impl Wire {
             world.counts.late += u64::from(late);
             (twice.then(|| rng.below(LATE_MS)), if late { rng.below(LATE_MS) } else { 0 })
         };
-        if let Some(after) = twice {
-            let again = ask(world.clone(), me, to, bytes.clone(), Duration::from_millis(after));
-            tokio::spawn(timeout(CONNECT * 4 + Duration::from_millis(after), again));
-        }
-        let asked = ask(world.clone(), me, to, bytes, Duration::from_millis(late));
+        let asked = ask(world.clone(), me, to, bytes.clone(), Duration::from_millis(late));
         // A caller that gives up does not take back what is on its way.
         let answered = match late {
             0 => timeout(deadline, asked).await,
@@ -153,6 +159,13 @@ impl Wire {
                 timeout(deadline, sent).await
             }
         };
+        // Only what was sent can come twice.
+        if let Some(after) = twice
+            && !matches!(answered, Ok(Err(Failed::Connect(_) | Failed::ConnectTime)))
+        {
+            let again = ask(world.clone(), me, to, bytes, Duration::from_millis(after));
+            tokio::spawn(timeout(CONNECT * 4 + Duration::from_millis(after), again));
+        }
         let answer = match answered {
             Ok(Ok((status, body))) => Ok(Inbound { status: StatusCode::from_u16(status).unwrap(), body: body.into() }),
             Ok(Err(Failed::Connect(error))) => {
@@ -244,6 +257,14 @@ pub async fn serve(
                     let text = format!("n{me} voted for n{before} and for n{} in term {term}", candidate.node);
                     world.violate("one vote per term", text);
                 }
+            }
+            if status == 200
+                && let Some(entry) = installed(&path, &body, &bytes)
+            {
+                let mut world = world.lock();
+                world.counts.snapshots_installed += 1;
+                world.installed.insert((member.node, member.directory), entry);
+                world.note(13, &[u64::from(me), entry.index], || format!("n{me} has the snapshot of {entry:?}"));
             }
             let _ = write_frame(&mut stream, &postcard::to_stdvec(&(status, bytes.to_vec())).unwrap()).await;
         });

@@ -68,6 +68,14 @@ impl Shadow {
             .collect()
     }
 
+    /// The voters as of entry `index`.
+    pub fn membership_at(&self, index: u64) -> Option<&Vec<BTreeSet<QuorumMember>>> {
+        match &self.get(self.get(index)?.membership?)?.content {
+            Content::Membership(sets) => Some(sets),
+            Content::Blank | Content::Command { .. } => None,
+        }
+    }
+
     /// The first time anybody applied the next entry.
     pub fn push(&mut self, id: EntryId, content: Content) -> Result<(), Broken> {
         if id.index != self.len() {

@@ -20,7 +20,7 @@ use tokio::time::sleep;
 
 use crate::host::{broker_id, endpoint};
 use crate::rng::Rng;
-use crate::world::{World, now};
+use crate::world::World;
 
 const PROPOSE: Duration = Duration::from_secs(4);
 const READ: Duration = Duration::from_secs(3);
@@ -29,10 +29,6 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 const NAMES: u64 = 8;
 /// Topics kept, so that images stay small.
 const TOPICS_MAX: usize = 6;
-
-fn time() -> Timestamp {
-    Timestamp(i64::try_from(now().as_millis()).unwrap_or(0))
-}
 
 struct User {
     world: World,
@@ -56,6 +52,10 @@ impl User {
 
     fn image(&self) -> Arc<MetadataImage> {
         self.client().image()
+    }
+
+    fn time(&self) -> Timestamp {
+        self.world.lock().stamp()
     }
 
     /// Proposes, and writes down what was told.
@@ -109,7 +109,7 @@ impl User {
             version: "sim".to_owned(),
             claim: DataClaim::Nothing,
             previous_is_dead: false,
-            time: time(),
+            time: self.time(),
         });
         match self.propose(command).await {
             Ok((Answer::Registered { epoch }, _)) => Some(epoch),
@@ -182,14 +182,14 @@ impl User {
         let assignments = vec![brokers.iter().copied().skip_while(|id| *id != first).collect()];
         let (id, name) = (TopicId::from_bytes(self.rng.bytes16()), self.name());
         let configs = BTreeMap::new();
-        let (first_partition, complete, manual, time) = (0, true, false, time());
+        let (first_partition, complete, manual, time) = (0, true, false, self.time());
         let part = CreateTopic { id, name, configs, first_partition, assignments, complete, manual, time };
         let _ = self.propose(Command::CreateTopic(part)).await;
     }
 
     async fn delete_topic(&mut self) {
         if let Some(id) = self.topic() {
-            let _ = self.propose(Command::DeleteTopic { id, time: time() }).await;
+            let _ = self.propose(Command::DeleteTopic { id, time: self.time() }).await;
         }
     }
 
@@ -231,8 +231,12 @@ impl User {
             evidence: Vec::new(),
         };
         let Some(epoch) = image.broker(me).map(|broker| broker.epoch) else { return };
-        let request =
-            highwater_quorum::controller::AlterPartition { broker: me, epoch, changes: vec![change], time: time() };
+        let request = highwater_quorum::controller::AlterPartition {
+            broker: me,
+            epoch,
+            changes: vec![change],
+            time: self.time(),
+        };
         let _ = self.propose(Command::AlterPartition(request)).await;
     }
 
@@ -240,7 +244,7 @@ impl User {
         let all: Vec<TopicPartition> = self.image().partitions().map(|(at, _, _)| at).collect();
         if let Some(at) = self.rng.pick(&all).copied() {
             let kind = ElectionKind::Preferred;
-            let _ = self.propose(Command::ElectLeaders { kind, partitions: vec![at], time: time() }).await;
+            let _ = self.propose(Command::ElectLeaders { kind, partitions: vec![at], time: self.time() }).await;
         }
     }
 
@@ -253,7 +257,7 @@ impl User {
             replace: false,
             operations: vec![operation],
             expected: None,
-            time: time(),
+            time: self.time(),
         };
         let _ = self.propose(Command::AlterConfigs(request)).await;
     }

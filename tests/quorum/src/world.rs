@@ -1,11 +1,11 @@
 //! What all parts of one run share: disks, processes, cuts, the history of proposals, and the first violation.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_quorum::sim::{Ambient, SimDisk, SimNode};
+use highwater_quorum::sim::{Ambient, EntryId, SimDisk, SimNode};
 use highwater_quorum::{Answer, Command, QuorumError};
 use highwater_wire::{BrokerId, DirectoryId, Timestamp, TopicId};
 use parking_lot::Mutex;
@@ -53,12 +53,20 @@ pub struct Counts {
     pub troubles: BTreeMap<String, u64>,
 }
 
+/// What a dead process leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Down {
+    /// A machine that refuses connections.
+    Process,
+    /// A machine that says nothing.
+    Power,
+}
+
 /// One machine.
 pub struct Machine {
     pub disk: SimDisk,
-    /// Changes with the disk.
-    pub disks: u32,
     pub boots: u64,
+    pub down: Option<Down>,
     pub process: Option<Arc<SimNode>>,
     /// To end in order.
     pub stop: Arc<tokio::sync::Notify>,
@@ -74,6 +82,8 @@ pub struct Shared {
     pub cut: BTreeMap<(u32, u32), u32>,
     /// Votes granted, per member: the term, and to whom. What a disk must not forget.
     pub granted: BTreeMap<(BrokerId, DirectoryId), BTreeMap<u64, BrokerId>>,
+    /// The last snapshot that a member said it had taken over.
+    pub installed: BTreeMap<(BrokerId, DirectoryId), EntryId>,
     pub proposed: Vec<Proposed>,
     /// Topics that their creator was told of, and blocks of producer ids handed out, with the first of each.
     pub created: Vec<TopicId>,
@@ -84,8 +94,8 @@ pub struct Shared {
     pub graves: Vec<SimDisk>,
     /// No more proposals: the cluster comes to rest.
     pub resting: bool,
-    /// Wiped machines that are still voters under their old disk.
-    pub wiped: BTreeSet<u32>,
+    /// The newest time in a command: each has its own, so that no two commands are the same.
+    stamped: i64,
     pub violation: Option<(&'static str, String)>,
     pub counts: Counts,
 }
@@ -128,7 +138,7 @@ pub fn new(seed: u64, swarm: Swarm, verbose: Verbose) -> World {
     let rng = Rng::new(seed).fork(3);
     let machines = (1..=swarm.nodes()).map(|node| {
         let disk = SimDisk::new(rng.fork(u64::from(node)).next_u64(), swarm.disk.clone());
-        (node, Machine { disk, disks: 1, boots: 0, process: None, stop: Arc::default() })
+        (node, Machine { disk, boots: 0, down: None, process: None, stop: Arc::default() })
     });
     let machines = machines.collect();
     Arc::new(Mutex::new(Shared {
@@ -138,13 +148,14 @@ pub fn new(seed: u64, swarm: Swarm, verbose: Verbose) -> World {
         machines,
         cut: BTreeMap::new(),
         granted: BTreeMap::new(),
+        installed: BTreeMap::new(),
         proposed: Vec::new(),
         created: Vec::new(),
         blocks: Vec::new(),
         acked: 0,
         graves: Vec::new(),
         resting: false,
-        wiped: BTreeSet::new(),
+        stamped: 0,
         violation: None,
         counts: Counts::default(),
     }))
@@ -163,6 +174,12 @@ impl Shared {
     pub fn violate(&mut self, rule: &'static str, text: String) {
         self.note(99, &[], || format!("VIOLATION {rule}: {text}"));
         self.violation.get_or_insert((rule, text));
+    }
+
+    /// A time for a command, in microseconds, that no other command has.
+    pub fn stamp(&mut self) -> Timestamp {
+        self.stamped = (self.stamped + 1).max(i64::try_from(now().as_micros()).unwrap_or(0));
+        Timestamp(self.stamped)
     }
 
     pub fn is_cut(&self, from: u32, to: u32) -> bool {

@@ -146,6 +146,11 @@ impl SimDisk {
         map.get(key).cloned()
     }
 
+    /// What the snapshot is of.
+    pub(crate) fn snapshot(&self) -> Option<LogId> {
+        self.0.lock().snapshot.as_ref().and_then(|(log_id, _)| *log_id)
+    }
+
     /// As [`Self::raft_row`], of the state tree.
     pub(crate) fn state_row(&self, key: &[u8], durable: bool) -> Option<Bytes> {
         let state = self.0.lock();
