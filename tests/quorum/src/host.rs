@@ -1,5 +1,6 @@
 //! One process: the product's node on its machine's disk, its routes on the network, and those who use it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,14 +82,16 @@ async fn run(world: World, me: u32, rng: Rng, boots: u64) {
     }
     let member = QuorumMember { node: broker_id(me), directory: node.directory_id() };
     workload::start(&world, me, &node, incarnation, &rng);
-    let stopped = async {
-        stop.notified().await;
-        node.stop().await;
-    };
-    tokio::select! {
+    let mut serving = pin!(serve(world.clone(), me, member, listener, node.routes()));
+    let how = tokio::select! {
         biased;
-        why = node.failed() => world.lock().note(4, &[u64::from(me)], || format!("n{me} must stop: {why}")),
-        () = stopped => world.lock().note(5, &[u64::from(me)], || format!("n{me} stopped in order")),
-        () = serve(world.clone(), me, member, listener, node.routes()) => {}
-    }
+        why = node.failed() => format!("must stop: {why}"),
+        // It answers until raft has stopped (D7).
+        () = stop.notified() => tokio::select! {
+            () = node.stop() => "stopped in order".to_owned(),
+            () = &mut serving => "serves no more".to_owned(),
+        },
+        () = &mut serving => "serves no more".to_owned(),
+    };
+    world.lock().note(4, &[u64::from(me), how.len() as u64], || format!("n{me} {how}"));
 }
