@@ -310,7 +310,10 @@ impl Node {
         let mut why = "none is known".to_owned();
         let mut hint = None;
         let mut stopping = self.stopping.subscribe();
+        let mut leaders = self.raft.server_metrics();
         for attempt in 0usize.. {
+            // A fresh receiver has seen nothing: what it waited for would be over, and this loop would never pause.
+            leaders.borrow_and_update();
             let left = timeout.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 break;
@@ -349,10 +352,11 @@ impl Node {
                 }
                 Reply::Stopped { why: stopped } => why = stopped,
             }
-            let mut leaders = self.raft.server_metrics();
             tokio::select! {
                 _ = tokio::time::sleep(LOOK_AGAIN.min(left)) => {}
-                _ = leaders.changed() => {}
+                changed = leaders.changed() => if changed.is_err() {
+                    return Err(QuorumError::Stopped("raft has ended on this node".to_owned()));
+                },
                 _ = stopping.changed() => {}
             }
         }

@@ -286,6 +286,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn whoever_looks_for_a_leader_pauses_between_two_attempts() {
+        let disk = SimDisk::new(1, Latency { usual_ms: 0..1, slow_ms: 0..1 });
+        let process = SimNode::start(alone(), &disk, Arc::new(Nowhere)).await.unwrap();
+        let node = &process.member.node;
+        node.images.clone().wait_for(|image| image.controllers.contains_key(&BrokerId(1))).await.unwrap();
+        let attempts = std::cell::Cell::new(0);
+        let here = |_| {
+            attempts.set(attempts.get() + 1);
+            async { Reply::<()>::Unsure { why: "no majority answers".to_owned() } }
+        };
+        let told = node.with_leader("/nowhere", &(), Duration::from_millis(300), true, here).await;
+        assert!(told.is_err());
+        assert!((2..=20).contains(&attempts.get()), "{} attempts in 300 ms", attempts.get());
+    }
+
+    #[tokio::test]
     async fn what_was_under_way_when_raft_ended_is_not_said_to_be_undone() {
         let disk = SimDisk::new(1, Latency { usual_ms: 0..1, slow_ms: 0..1 });
         let process = SimNode::start(alone(), &disk, Arc::new(Nowhere)).await.unwrap();

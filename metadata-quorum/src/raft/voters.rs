@@ -456,7 +456,9 @@ impl Node {
     where
         F: Future<Output = Result<T, RaftError<TypeConfig, ClientWriteError<TypeConfig>>>>,
     {
+        let mut metrics = self.raft.metrics();
         loop {
+            metrics.borrow_and_update();
             match change().await {
                 Ok(_) => return Ok(()),
                 Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => return Err(Stop::NotLeader),
@@ -467,7 +469,6 @@ impl Node {
                 Err(RaftError::Fatal(fatal)) => return Err(Stop::Failed(fatal.to_string())),
             }
             // Its end shows in the metrics; a look now and then costs nothing.
-            let mut metrics = self.raft.metrics();
             let _ = tokio::time::timeout(HELD_UP, metrics.changed()).await;
         }
     }

@@ -1,5 +1,6 @@
 //! One seed: troubles, then peace; within a stated time the cluster comes to rest, and its history is what was told.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use highwater_quorum::flaws::{Flaw, plant};
@@ -45,6 +46,9 @@ pub struct Outcome {
     pub violation: Option<(String, String)>,
 }
 
+/// Steps of the clock made in this process: whoever spins keeps simulated time from passing.
+pub static STEPS: AtomicU64 = AtomicU64::new(0);
+
 /// Runs one seed on this thread.
 pub fn run_seed(seed: u64, plan: &Plan) -> Outcome {
     take_over(seed);
@@ -75,6 +79,7 @@ pub fn run_seed(seed: u64, plan: &Plan) -> Outcome {
         }
         let now = sim.elapsed();
         set_now(now);
+        STEPS.fetch_add(1, Ordering::Relaxed);
         {
             let mut world = world.lock();
             checks.look(&mut world, now);
