@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 fn try_ip(arguments: &str) -> Result<(), String> {
     let done = Command::new("ip").args(arguments.split_whitespace()).output().map_err(|error| error.to_string())?;
@@ -35,9 +36,11 @@ impl Networks {
     /// `nodes` namespaces, each with a link to each of these networks.
     pub fn make(nodes: u8, letters: &[char]) -> Self {
         sweep();
-        let pid = std::process::id();
-        let subnet = 64 + u8::try_from(pid % 128).expect("below 128");
-        let networks = Self { name: format!("hwt{pid}"), subnet, letters: letters.to_vec(), nodes };
+        // Those made before may not be gone yet.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let (pid, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let subnet = 64 + u8::try_from((pid + number) % 128).expect("below 128");
+        let networks = Self { name: format!("hwt{pid}x{number}"), subnet, letters: letters.to_vec(), nodes };
         for node in 1..=nodes {
             ip(&format!("netns add {}", networks.namespace(node)));
         }

@@ -102,6 +102,8 @@ pub async fn run(plan: &Plan) -> io::Result<(Verdict, BTreeMap<String, u64>)> {
         end(plan, &board, &foreign, &mut clients).await;
     }
     board.stop();
+    // After a run to its end they have ended already.
+    last_answers(&mut clients).await;
     done.store(true, Ordering::Relaxed);
     while let Some(ended) = watchers.join_next().await {
         ended.expect("no watcher panics");
@@ -122,6 +124,14 @@ async fn is_caught(history: &History) {
     }
 }
 
+/// Waits for the clients to end.
+async fn last_answers(clients: &mut JoinSet<()>) {
+    let until = Instant::now() + LAST_ANSWERS;
+    while let Ok(Some(ended)) = tokio::time::timeout_at(until.into(), clients.join_next()).await {
+        ended.expect("no client panics");
+    }
+}
+
 /// After the last fault: everything heals, the clients end, everything is read.
 async fn end(plan: &Plan, board: &Arc<Board>, foreign: &[Arc<Foreign>], clients: &mut JoinSet<()>) {
     let (fleet, history) = (&board.fleet, &board.history);
@@ -136,10 +146,7 @@ async fn end(plan: &Plan, board: &Arc<Board>, foreign: &[Arc<Foreign>], clients:
     eprintln!("{:7.1} s  {}", history.seconds(), if healed { "healed" } else { "not healed" });
     tokio::time::sleep(CALM).await;
     board.stop();
-    let until = Instant::now() + LAST_ANSWERS;
-    while let Ok(Some(ended)) = tokio::time::timeout_at(until.into(), clients.join_next()).await {
-        ended.expect("no client panics");
-    }
+    last_answers(clients).await;
     ending::drain(board, plan.families.contains(&Family::Librdkafka), foreign, healed).await;
     ending::compare_metadata(board).await;
     eprintln!("{:7.1} s  read from every replica", history.seconds());
