@@ -64,6 +64,7 @@ impl EntryId {
 }
 
 /// What an entry holds.
+#[allow(clippy::large_enum_variant)] // one at a time is looked at
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     Blank,

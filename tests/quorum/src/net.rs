@@ -124,7 +124,7 @@ async fn ask(world: World, me: u32, to: u32, frame: Vec<u8>, after: Duration) ->
 fn may_come_twice(path: &str, body: &[u8]) -> bool {
     let repeated = ["RegisterBroker", "AllocateProducerIds", "UnfenceBroker", "RegisterController"];
     let repeats = |name: &&str| body.starts_with(format!("{{\"command\":{{\"{name}\"").as_bytes());
-    path != "/propose" || repeated.iter().any(|name| repeats(&name))
+    path != "/propose" || repeated.iter().any(repeats)
 }
 
 impl Wire {
