@@ -21,7 +21,7 @@ use crate::respond::{Call, Read, WRITE_TIMEOUT, read_json};
 use crate::routes::{self, Route};
 use crate::time::now_ms;
 
-mod plan;
+pub(crate) mod plan;
 mod plan_id;
 #[cfg(test)]
 mod tests;
@@ -162,11 +162,12 @@ struct CandidateBody {
 
 impl From<&Loss> for LossBody {
     fn from(loss: &Loss) -> Self {
+        let known = loss.known.map(|known| known.watermark);
         Self {
-            last_known_high_watermark: loss.known.map(|known| known.high_watermark.0),
-            known_at_ms: loss.known.map(|known| known.known.0),
-            reported_by: loss.known.and_then(|known| known.leader).map(|leader| leader.0),
-            source: loss.known.map(|known| watermark_source(known.source)),
+            last_known_high_watermark: known.map(|known| known.high_watermark.0),
+            known_at_ms: known.map(|known| known.known.0),
+            reported_by: known.and_then(|known| known.leader).map(|leader| leader.0),
+            source: known.map(|known| watermark_source(known.source)),
             new_log_end_offset: loss.new_end.0,
             committed_records_lost_at_least: loss.records(),
             exact: loss.exact,

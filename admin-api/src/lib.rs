@@ -21,6 +21,7 @@ use highwater_wire::BrokerId;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::runtime::Handle;
 
+pub mod answers;
 mod beats;
 mod brokers;
 mod changes;

@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::{BrokerId, Millis, Offset, TopicPartition};
 
 use crate::disk::Disk;
@@ -253,7 +254,9 @@ impl<D: Disk> Replica<D> {
             Step::Refresh => self.replication.refresh(terms, self.log.view(), now.mono, &mut self.effects),
             Step::Lead { epoch } => {
                 // The epoch's entry is in the log before anything is appended or answered in it (S14, T6).
-                self.log.assign_epoch(epoch);
+                if !planted(Flaw::ForgetsEpochEntry) {
+                    self.log.assign_epoch(epoch);
+                }
                 self.replication.lead(terms, self.log.view(), now.mono, &mut self.effects);
             }
             Step::Follow { .. } => {
@@ -366,6 +369,7 @@ impl<D: Disk> Replica<D> {
             high_watermark: self.replication.high_watermark(),
             recovery_point: view.flushed_end,
             log_start: view.start,
+            leader_epoch: self.replication.leader_epoch(),
             leads_with_gaps,
         }
     }

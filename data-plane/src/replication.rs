@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use highwater_quorum::controller::IsrProposal;
-#[cfg(feature = "sim")]
 use highwater_quorum::flaws::{Flaw, planted};
 use highwater_quorum::image::{ImageVersion, PartitionState, TopicConfig};
 use highwater_wire::{BrokerEpoch, BrokerId, LeaderEpoch, Millis, Offset, PartitionEpoch, Timestamp, TopicPartition};
@@ -145,6 +144,9 @@ pub struct Replication {
     /// What R52 forbids: acknowledgements of a leadership that is over.
     #[cfg(feature = "sim")]
     carried: Option<acks::AckQueue>,
+    /// What R106 forbids: where followers were in a leadership that is over.
+    #[cfg(feature = "sim")]
+    known: std::collections::BTreeMap<BrokerId, progress::FollowerProgress>,
 }
 
 impl Replication {
@@ -169,6 +171,8 @@ impl Replication {
             park: Park::default(),
             #[cfg(feature = "sim")]
             carried: None,
+            #[cfg(feature = "sim")]
+            known: Default::default(),
         }
     }
 
@@ -239,6 +243,7 @@ impl Replication {
     pub fn check_epoch(&self, given: Option<LeaderEpoch>) -> Result<(), Refusal> {
         let current = self.leader_epoch;
         match given {
+            Some(_) if planted(Flaw::TakesAnyEpoch) => Ok(()),
             Some(given) if given < current => Err(Refusal::FencedEpoch { given, current, leader: self.leader_id() }),
             Some(given) if given > current => Err(Refusal::UnknownEpoch { given, current }),
             _ => Ok(()),
@@ -326,6 +331,12 @@ impl Replication {
         if let Some(acks) = self.carried.take() {
             *leader.acks_mut() = acks;
         }
+        #[cfg(feature = "sim")]
+        for (id, progress) in leader.progress_mut() {
+            if let Some(known) = self.known.remove(&id) {
+                *progress = known;
+            }
+        }
         effects.push(Effect::Note(Note::BecameLeader {
             leader_epoch: leader.epoch(),
             partition_epoch: leader.partition_epoch(),
@@ -385,6 +396,11 @@ impl Replication {
         self.partition_epoch = self.partition_epoch();
         let role = std::mem::replace(&mut self.role, Role::Idle { high_watermark: Offset::ZERO });
         let high_watermark = match role {
+            #[cfg(feature = "sim")]
+            Role::Leader(mut leader) if planted(Flaw::KeepsProgress) => {
+                self.known = leader.progress_mut().map(|(id, progress)| (id, std::mem::take(progress))).collect();
+                leader.step_down(refusal, effects)
+            }
             #[cfg(feature = "sim")]
             Role::Leader(mut leader) if planted(Flaw::AcksAcrossEpochs) => {
                 self.carried = Some(std::mem::take(leader.acks_mut()));

@@ -282,7 +282,7 @@ impl QuorumClient {
     /// What the leader of a partition last said of its watermark, while its ISR is smaller than its replica set (D12).
     /// `None`: nothing in this leadership, or not to this node: only voters hear it.
     pub fn reported_watermark(&self, at: TopicPartition) -> Option<KnownWatermark> {
-        self.node.duty.table_of(|table| table.reported(&self.node.image(), at))
+        self.node.duty.table_of(|table| table.reports.of(&self.node.image(), at))
     }
 
     /// A connection to this broker was reset or refused: a suspicion, checked by the raft leader (D7). Never waits.
@@ -423,6 +423,7 @@ pub(crate) fn may_be_repeated(command: &Command) -> bool {
         | Command::RegisterBroker(_)
         | Command::UnfenceBroker { .. }
         | Command::FenceBrokers { .. }
+        | Command::FenceBrokersKnowing { .. }
         | Command::ShutDownBroker { .. }
         | Command::AllocateProducerIds { .. }
         | Command::SetFeatureLevel { .. }

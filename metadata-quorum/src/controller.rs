@@ -41,7 +41,8 @@ pub struct Decision {
 ///    once that member is active again: the leader has forgotten it by then (S6).
 /// 3. Commands that operators give: partitions added, configurations changed, leaders chosen; each is refused under older
 ///    rules. An unclean election empties the ELR.
-pub const RULE_VERSION: u16 = 3;
+/// 4. Where the logs of lost leaders began belongs to what they had reported: what was deleted is no loss (D12).
+pub const RULE_VERSION: u16 = 4;
 
 /// Decides a command of rule version `rules` at raft index `index` against the state before it.
 ///
@@ -62,7 +63,14 @@ pub fn decide(image: &MetadataImage, index: u64, rules: u16, command: &Command) 
         Command::SetFeatureLevel { level } => cluster::set_feature_level(draft_ref, *level),
         Command::RegisterBroker(registration) => brokers::register(draft_ref, registration),
         Command::UnfenceBroker { broker, epoch, lost, .. } => brokers::unfence(draft_ref, *broker, *epoch, lost),
-        Command::FenceBrokers { brokers, watermarks, .. } => brokers::fence(draft_ref, brokers, watermarks),
+        Command::FenceBrokers { brokers, watermarks, .. } => {
+            let reports = watermarks.iter().map(|known| (known.partition, known.report()));
+            brokers::fence(draft_ref, brokers, reports.collect())
+        }
+        Command::FenceBrokersKnowing { brokers, watermarks, .. } => {
+            let reports = watermarks.iter().map(|known| (known.partition, known.report()));
+            brokers::fence(draft_ref, brokers, reports.collect())
+        }
         Command::ShutDownBroker { broker, epoch, .. } => brokers::shut_down(draft_ref, *broker, *epoch),
         Command::UnregisterBroker { broker, .. } => brokers::unregister(draft_ref, *broker),
         Command::CreateTopic(creation) => topics::create(draft_ref, creation),
@@ -90,6 +98,7 @@ pub(crate) fn time_of(command: &Command) -> Timestamp {
         Command::FormCluster { time, .. }
         | Command::UnfenceBroker { time, .. }
         | Command::FenceBrokers { time, .. }
+        | Command::FenceBrokersKnowing { time, .. }
         | Command::ShutDownBroker { time, .. }
         | Command::UnregisterBroker { time, .. }
         | Command::DeleteTopic { time, .. }

@@ -312,7 +312,7 @@ fn balance(node: &Arc<Node>, image: &MetadataImage, now: Millis) -> Option<Milli
 pub(crate) fn on_watermarks(node: &Node, report: &WatermarkReport) {
     let image = node.image();
     if image.broker(report.broker).is_some_and(|broker| broker.epoch == report.epoch) {
-        node.duty.table.lock().on_watermarks(&image, report.broker, &report.watermarks);
+        node.duty.table.lock().reports.take(&image, report.broker, &report.watermarks);
     }
 }
 
@@ -334,9 +334,9 @@ pub(crate) async fn spread_watermarks(node: &Arc<Node>, report: &WatermarkReport
 /// Fences these brokers in one entry, with the watermarks they reported.
 async fn fence(node: &Arc<Node>, brokers: Vec<FencedBroker>) {
     let image = node.image();
-    let watermarks = node.duty.table.lock().last_watermarks(&image, &brokers);
+    let watermarks = node.duty.table.lock().reports.of_the_lost(&image, &brokers);
     let names: Vec<String> = brokers.iter().map(|fenced| format!("{} ({})", fenced.broker, fenced.note)).collect();
-    let command = Command::FenceBrokers { brokers: brokers.clone(), watermarks, time: wall_clock() };
+    let command = Command::FenceBrokersKnowing { brokers: brokers.clone(), watermarks, time: wall_clock() };
     match node.propose_here(command, PROPOSE).await {
         Reply::Done(_) => tracing::warn!(brokers = names.join(", "), "fenced"),
         other => {
@@ -502,7 +502,7 @@ pub(crate) async fn on_heartbeat(node: &Arc<Node>, heartbeat: Heartbeat) -> Repl
     {
         let mut table = node.duty.table.lock();
         table.on_heartbeat(&heartbeat, node.now());
-        table.on_watermarks(&node.image(), heartbeat.broker, &heartbeat.watermarks);
+        table.reports.take(&node.image(), heartbeat.broker, &heartbeat.watermarks);
     }
     if node.leading().is_none() {
         // Cut off from the majority: what this node has applied may be long overtaken (R219).
@@ -513,7 +513,7 @@ pub(crate) async fn on_heartbeat(node: &Arc<Node>, heartbeat: Heartbeat) -> Repl
     let caught_up = i64::try_from(heartbeat.version.0).is_ok_and(|version| version >= epoch.0);
     let command = match registration.state {
         BrokerState::Active if heartbeat.want_shutdown => Some(Command::ShutDownBroker { broker, epoch, time }),
-        BrokerState::Active if heartbeat.want_fence => Some(Command::FenceBrokers {
+        BrokerState::Active if heartbeat.want_fence => Some(Command::FenceBrokersKnowing {
             brokers: vec![FencedBroker { broker, epoch, note: "it asked to be fenced".to_owned() }],
             watermarks: heartbeat.watermarks.clone(),
             time,

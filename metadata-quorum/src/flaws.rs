@@ -63,8 +63,76 @@ pub enum Flaw {
     DeletesAlone,
     /// D12: an unclean leader counts the loss from its watermark, not from the end of its log.
     LosesFromWatermark,
+    /// D12: what the last leader had deleted is counted as lost.
+    LosesTheDeleted,
+    /// 1.4 B: who leaves the ISR does so without a word in the history.
+    ShrinksUntold,
     /// D33: DeleteRecords is answered before the log start is in its checkpoint.
     DeletesUnsaved,
+    /// R48: a producer that asks for all replicas is answered when one has its batch.
+    AcksUnreplicated,
+    /// R57: only the newest batch of a producer is remembered, not the last five.
+    RemembersOneBatch,
+    /// R58: a batch that comes again is stored again.
+    StoresDuplicates,
+    /// R60: a batch is taken though the one before it is not in the log.
+    TakesAnySequence,
+    /// R65: a truncation leaves the producers as they were.
+    KeepsProducers,
+    /// R26: a log that is opened knows nothing of its producers.
+    ForgetsProducers,
+    /// R67: a producer id is given to the next one who asks, too.
+    GivesIdsTwice,
+    /// R69: a consumer is shown what lies above the watermark.
+    ShowsUncommitted,
+    /// R94: a new leader tells its watermark as the end before it has reached what was told already.
+    TellsTheEndTooSoon,
+    /// R106: where followers were in an earlier leadership still counts.
+    KeepsProgress,
+    /// R124: a follower takes the watermark of its leader, however short its own log is.
+    AdoptsBeyondItsEnd,
+    /// R130: a proposal vouches for whoever is registered under the id of a member.
+    AdmitsAnyProcess,
+    /// R133: a proposal is forgotten with the first error, though it may be applied.
+    ErrorsEndProposals,
+    /// R136: a former leader may change the ISR.
+    ZombiesPropose,
+    /// R137: who is elected where nobody led leads in the epoch of its predecessor.
+    KeepsEpoch,
+    /// R140: a leader does not note where its epoch begins.
+    ForgetsEpochEntry,
+    /// R141: a new leader takes all that it holds for committed.
+    CommitsAtTakeover,
+    /// R148: a truncation leaves the history of epochs as it was.
+    KeepsEpochEntries,
+    /// R160: a truncation leaves the recovery point where it was.
+    KeepsRecoveryPoint,
+    /// R167: a new process of a broker gets the epoch of the one before.
+    OneEpochForAll,
+    /// R174: a broker that stops in order keeps its leaderships and its place in the ISR.
+    StoppingStaysInSync,
+    /// R183: a new partition counts its fenced replicas as in sync.
+    TrustsTheFenced,
+    /// R195: who left the ISR stays eligible though it is large enough again.
+    KeepsElr,
+    /// R236: a leader names the epoch it was asked for, not the largest that it knows.
+    NamesTheAskedEpoch,
+    /// R238: a leader does not ask in which epoch it is believed to lead.
+    TakesAnyEpoch,
+    /// R259: a proposal made in knowledge of an older state is accepted.
+    IgnoresPartitionEpochs,
+    /// R262: the mark of a clean stop outlives the start after it (B15).
+    CleanStopCountsTwice,
+    /// R20: an opened log keeps batches whose checksum is wrong (B16).
+    TrustsWhatItFinds,
+    /// R283: a sync that failed counts as done (B21).
+    IgnoresFailedSyncs,
+    /// D10: a broker that says that it lost records stays eligible.
+    LostIsIgnored,
+    /// D23: a leader counts its own records before they are synced, where all are to be.
+    CountsUnsynced,
+    /// D24: a follower fetches before its truncation has reached the disk.
+    FetchesUnsettled,
     /// 1.4 G: a restart is judged by the ISR alone; members that do not answer any more count.
     RestartTrustsTheSilent,
     /// 1.4 G: a restart is safe as long as somebody can lead, whatever acks=all needs.
@@ -97,7 +165,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// Every flaw of what brokers and the rules do, in the order of the table that `sim -- flaws` prints.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 66] = [
         Self::TruncatesToWatermark,
         Self::IgnoresDivergence,
         Self::VouchesForTheDeleted,
@@ -126,7 +194,41 @@ impl Flaw {
         Self::RetainsNothing,
         Self::DeletesAlone,
         Self::LosesFromWatermark,
+        Self::LosesTheDeleted,
+        Self::ShrinksUntold,
         Self::DeletesUnsaved,
+        Self::AcksUnreplicated,
+        Self::RemembersOneBatch,
+        Self::StoresDuplicates,
+        Self::TakesAnySequence,
+        Self::KeepsProducers,
+        Self::ForgetsProducers,
+        Self::GivesIdsTwice,
+        Self::ShowsUncommitted,
+        Self::TellsTheEndTooSoon,
+        Self::KeepsProgress,
+        Self::AdoptsBeyondItsEnd,
+        Self::AdmitsAnyProcess,
+        Self::ErrorsEndProposals,
+        Self::ZombiesPropose,
+        Self::KeepsEpoch,
+        Self::ForgetsEpochEntry,
+        Self::CommitsAtTakeover,
+        Self::KeepsEpochEntries,
+        Self::KeepsRecoveryPoint,
+        Self::OneEpochForAll,
+        Self::StoppingStaysInSync,
+        Self::TrustsTheFenced,
+        Self::KeepsElr,
+        Self::NamesTheAskedEpoch,
+        Self::TakesAnyEpoch,
+        Self::IgnoresPartitionEpochs,
+        Self::CleanStopCountsTwice,
+        Self::TrustsWhatItFinds,
+        Self::IgnoresFailedSyncs,
+        Self::LostIsIgnored,
+        Self::CountsUnsynced,
+        Self::FetchesUnsettled,
         Self::RestartTrustsTheSilent,
         Self::RestartForgetsMinIsr,
         Self::RestartForgetsTheQuorum,
@@ -178,7 +280,41 @@ impl Flaw {
             Self::RetainsNothing => "R272",
             Self::DeletesAlone => "R274",
             Self::LosesFromWatermark => "D12",
+            Self::LosesTheDeleted => "D12-start",
+            Self::ShrinksUntold => "B-history",
             Self::DeletesUnsaved => "D33",
+            Self::AcksUnreplicated => "R48",
+            Self::RemembersOneBatch => "R57",
+            Self::StoresDuplicates => "R58",
+            Self::TakesAnySequence => "R60",
+            Self::KeepsProducers => "R65",
+            Self::ForgetsProducers => "R26",
+            Self::GivesIdsTwice => "R67",
+            Self::ShowsUncommitted => "R69",
+            Self::TellsTheEndTooSoon => "R94",
+            Self::KeepsProgress => "R106",
+            Self::AdoptsBeyondItsEnd => "R124",
+            Self::AdmitsAnyProcess => "R130",
+            Self::ErrorsEndProposals => "R133",
+            Self::ZombiesPropose => "R136",
+            Self::KeepsEpoch => "R137",
+            Self::ForgetsEpochEntry => "R140",
+            Self::CommitsAtTakeover => "R141",
+            Self::KeepsEpochEntries => "R148",
+            Self::KeepsRecoveryPoint => "R160",
+            Self::OneEpochForAll => "R167",
+            Self::StoppingStaysInSync => "R174",
+            Self::TrustsTheFenced => "R183",
+            Self::KeepsElr => "R195",
+            Self::NamesTheAskedEpoch => "R236",
+            Self::TakesAnyEpoch => "R238",
+            Self::IgnoresPartitionEpochs => "R259",
+            Self::CleanStopCountsTwice => "R262",
+            Self::TrustsWhatItFinds => "R20",
+            Self::IgnoresFailedSyncs => "R283",
+            Self::LostIsIgnored => "D10",
+            Self::CountsUnsynced => "D23",
+            Self::FetchesUnsettled => "D24",
             Self::RestartTrustsTheSilent => "G-silent",
             Self::RestartForgetsMinIsr => "G-min-isr",
             Self::RestartForgetsTheQuorum => "G-quorum",

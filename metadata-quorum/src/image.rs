@@ -27,7 +27,8 @@ pub use history::{
     PartitionChange, ShrinkReason, WatermarkSource,
 };
 pub use state_hash::state_hash;
-pub use topic::{Inherited, LeaderRecovery, PartitionState, Topic};
+pub(crate) use topic::stored_report;
+pub use topic::{Inherited, LastReport, LeaderRecovery, PartitionState, Topic};
 pub use topic_config::TopicConfig;
 
 use crate::controller::CreateTopic;

@@ -8,8 +8,10 @@
 use std::collections::BTreeMap;
 
 use highwater_data::replica::Replica;
+use highwater_quorum::ImageVersion;
 use highwater_wire::{BrokerId, Millis, TopicPartition};
 
+pub mod answers;
 pub mod book;
 pub mod core;
 pub mod deeds;
@@ -20,6 +22,7 @@ pub mod gate_states;
 pub mod invariants;
 mod keeping;
 pub mod lines;
+pub mod marks;
 pub mod message;
 pub mod network;
 pub mod node;
@@ -27,6 +30,7 @@ pub mod operator;
 pub mod quorum;
 pub mod rng;
 pub mod run;
+pub mod same;
 pub mod schedule;
 mod settling;
 pub mod shrink;
@@ -65,6 +69,8 @@ pub struct World {
     lossy: std::collections::BTreeSet<(TopicPartition, BrokerId)>,
     /// Partitions of which more is lost at once than is promised to survive.
     beyond: std::collections::BTreeSet<TopicPartition>,
+    /// The metadata of which the admin API was last asked.
+    questioned: ImageVersion,
 }
 
 impl World {
@@ -123,6 +129,7 @@ impl World {
             operator,
             lossy: Default::default(),
             beyond: Default::default(),
+            questioned: ImageVersion(0),
         };
         world.schedule_faults();
         world.schedule_acts();
@@ -221,6 +228,7 @@ impl World {
         self.strike_joins();
         self.note_unclean_elections();
         self.note_lowered_promises();
+        self.question_the_admin();
     }
 
     fn give_producer_ids(&mut self) {

@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use highwater_quorum::MetadataImage;
-use highwater_quorum::controller::{ChosenElection, KnownWatermark, is_clean, loss};
-use highwater_quorum::image::{LastWatermark, WatermarkSource};
+use highwater_quorum::controller::loss::{LastKnown, last_watermark};
+use highwater_quorum::controller::{ChosenElection, KnownWatermark, is_clean};
+use highwater_quorum::image::{LastReport, LastWatermark, WatermarkSource};
 use highwater_wire::{BrokerId, ErrorCode, LeaderEpoch, Offset, PartitionEpoch, Timestamp, TopicPartition};
 
 use super::ElectionType;
@@ -47,8 +48,8 @@ pub enum Outcome {
 /// What an unclean election costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loss {
-    /// The last leader's watermark.
-    pub known: Option<LastWatermark>,
+    /// The last leader's watermark, and where its log began.
+    pub known: Option<LastKnown>,
     /// Where the new leader's log ends.
     pub new_end: Offset,
     /// The last leader itself was asked.
@@ -58,7 +59,10 @@ pub struct Loss {
 impl Loss {
     /// Committed records that are lost; `None`: nothing is known.
     pub fn records(&self) -> Option<u64> {
-        self.known.map(|known| u64::try_from(known.high_watermark.since(self.new_end)).unwrap_or(0))
+        self.known.map(|known| {
+            let lost = known.watermark.high_watermark.since(known.first_lost(self.new_end));
+            u64::try_from(lost).unwrap_or(0)
+        })
     }
 }
 
@@ -249,19 +253,21 @@ fn loss_of(facts: &Facts<'_>, chosen: Chosen<'_>, new_end: Offset) -> Loss {
     let (state, at) = (chosen.state, chosen.at());
     let Some(leader) = state.leader else {
         let min_isr = state.effective_min_isr(chosen.topic.config.min_isr);
-        let known = loss::last_watermark(state, facts.image.history_of(at), min_isr);
+        let known = last_watermark(state, facts.image.history_of(at), min_isr);
         return Loss { known, new_end, exact: false };
     };
-    let known = |high_watermark, known| {
+    let known = |high_watermark, known, log_start| {
         let (leader, source) = (Some(leader), WatermarkSource::Reported);
-        Some(LastWatermark { high_watermark, known, leader, source })
+        Some(LastKnown { watermark: LastWatermark { high_watermark, known, leader, source }, log_start })
     };
     if let Some(live) = facts.live.get(&(leader, at)).filter(|live| live.is_leader) {
-        let known = known(Offset(live.high_watermark), Timestamp(live.observed_ms));
+        let observed = Timestamp(live.observed_ms);
+        let known = known(Offset(live.high_watermark), observed, Offset(live.log_start_offset));
         return Loss { known, new_end, exact: true };
     }
     let reported = facts.reported.get(&at);
-    Loss { known: reported.and_then(|told| known(told.high_watermark, told.reported)), new_end, exact: false }
+    let known = reported.and_then(|told| known(told.high_watermark, told.reported, told.log_start));
+    Loss { known, new_end, exact: false }
 }
 
 impl Planned<'_> {
@@ -280,7 +286,9 @@ impl Planned<'_> {
                 Some(_) => Some(state.partition_epoch),
                 None => wanted.expected_partition_epoch,
             },
-            watermark: known.map(|known| (known.high_watermark, known.known)),
+            watermark: known.map(|LastKnown { watermark: LastWatermark { high_watermark, known, .. }, log_start }| {
+                LastReport { high_watermark, reported: known, log_start }
+            }),
         })
     }
 

@@ -211,6 +211,29 @@ fn greedy(kinds: &BTreeSet<&BTreeSet<BrokerId>>, suspects: &[BrokerId]) -> Vec<B
     found
 }
 
+/// What can be wrong with partitions, and how bad it is.
+const TROUBLES: [(&str, &str); 3] =
+    [("OFFLINE", "critical"), ("UNDER_MIN_ISR", "critical"), ("UNDER_REPLICATED", "warning")];
+
+/// The brokers that take no part, by what is said of them.
+fn brokers_away(image: &MetadataImage) -> [(&'static str, Vec<i32>); 2] {
+    let with_state = |state: BrokerState| -> Vec<i32> {
+        image.brokers.values().filter(|broker| broker.state == state).map(|broker| broker.id.0).collect()
+    };
+    [
+        ("BROKER_FENCED", with_state(BrokerState::Fenced)),
+        ("BROKER_SHUTTING_DOWN", with_state(BrokerState::ShuttingDown)),
+    ]
+}
+
+/// The codes of all that the metadata says is wrong.
+pub fn trouble_codes(image: &MetadataImage) -> Vec<&'static str> {
+    let troubles = TROUBLES.iter().map(|(code, _)| *code).filter(|code| !trouble(image, code).missing.is_empty());
+    let serves = nobody_serves(image).map(|(reason, _)| reason.code);
+    let away = brokers_away(image).into_iter().filter(|(_, brokers)| !brokers.is_empty()).map(|(code, _)| code);
+    troubles.chain(serves).chain(away).collect()
+}
+
 /// `GET /health` of the cluster; `fail=true` makes it 503 when something is wrong.
 pub async fn show(
     State(admin): State<AdminState>,
@@ -222,8 +245,7 @@ pub async fn show(
     let image = &read.image;
     let mut reasons = Vec::new();
     let mut since_ms: Option<i64> = None;
-    let kinds = [("OFFLINE", "critical"), ("UNDER_MIN_ISR", "critical"), ("UNDER_REPLICATED", "warning")];
-    for (word, severity) in kinds {
+    for (word, severity) in TROUBLES {
         let trouble = trouble(image, word);
         if !trouble.missing.is_empty() {
             since_ms = [since_ms, trouble.since_ms].into_iter().flatten().min();
@@ -236,15 +258,12 @@ pub async fn show(
             });
         }
     }
-    let with_state = |state: BrokerState| -> Vec<i32> {
-        image.brokers.values().filter(|broker| broker.state == state).map(|broker| broker.id.0).collect()
-    };
-    let (fenced, shutting_down) = (with_state(BrokerState::Fenced), with_state(BrokerState::ShuttingDown));
     if let Some((reason, since)) = nobody_serves(image) {
         since_ms = [since_ms, since].into_iter().flatten().min();
         reasons.push(reason);
     }
-    for (code, brokers) in [("BROKER_FENCED", &fenced), ("BROKER_SHUTTING_DOWN", &shutting_down)] {
+    let away = brokers_away(image);
+    for (code, brokers) in &away {
         if !brokers.is_empty() {
             let since = image.brokers.values().filter(|b| brokers.contains(&b.id.0)).map(|b| b.state_since.0).min();
             since_ms = [since_ms, since].into_iter().flatten().min();
@@ -252,6 +271,7 @@ pub async fn show(
             reasons.push(ReasonBody { code, severity: "warning", count: brokers.len(), partitions: None, cause });
         }
     }
+    let [(_, fenced), (_, shutting_down)] = away;
     let leader = admin.quorum.leader_status(BUDGET).await;
     let voters = leader.as_ref().and_then(QuorumFacts::of);
     for (reason, age_ms) in of_the_quorum(leader.as_ref(), voters.as_ref(), admin.quorum.status().leader_heard_age_ms) {

@@ -213,7 +213,7 @@ impl StateBody {
             log_end_offset: live.map(|live| live.log_end_offset),
             proposed_isr: live.and_then(|live| live.proposed_isr.clone()),
             last_known_high_watermark: match state.leader {
-                None => state.last_known_watermark.map(|(offset, _)| offset.0),
+                None => state.last_known_watermark.map(|report| report.high_watermark.0),
                 Some(_) => None,
             },
             replica_status,

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use highwater_quorum::controller::KnownWatermark;
 use highwater_quorum::{ImageVersion, MetadataImage};
-use highwater_wire::{BrokerId, Offset, TopicPartition};
+use highwater_wire::{BrokerId, LeaderEpoch, Offset, TopicPartition};
 use tokio::sync::watch;
 
 use crate::partitions::{Deliveries, Partitions, Request};
-use crate::replica::message::ReplicaReply;
+use crate::replica::message::{Checkpoint, ReplicaReply};
 
 /// Watermarks in one heartbeat.
 const TOLD_MAX: usize = 1_000;
@@ -27,9 +27,24 @@ pub(super) struct Watermarks {
     /// Led here with a smaller ISR than replica set, as of `seen`; in order.
     gaps: Vec<TopicPartition>,
     seen: Option<ImageVersion>,
-    told: HashMap<TopicPartition, Offset>,
+    told: HashMap<TopicPartition, Told>,
     /// Where the next look begins, so that each partition has its turn.
     next: usize,
+}
+
+/// What is told of one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Told {
+    high_watermark: Offset,
+    log_start: Offset,
+    leader_epoch: LeaderEpoch,
+}
+
+impl Told {
+    fn of(checkpoint: &Checkpoint) -> Self {
+        let Checkpoint { high_watermark, log_start, leader_epoch, .. } = *checkpoint;
+        Self { high_watermark, log_start, leader_epoch }
+    }
 }
 
 impl Watermarks {
@@ -49,8 +64,8 @@ impl Watermarks {
             tokio::time::sleep(LOOK_AGAIN.saturating_mul(looks)).await;
             self.find_gaps();
             let mut news = false;
-            self.for_each_gap(|at, high_watermark, told| {
-                news = told.get(&at) != Some(&high_watermark);
+            self.for_each_gap(|at, now, told| {
+                news = told.get(&at) != Some(&now);
                 !news
             });
             if news {
@@ -64,9 +79,11 @@ impl Watermarks {
         self.find_gaps();
         let reported = self.partitions.clock.wall();
         let mut taken = Vec::new();
-        self.for_each_gap(|partition, high_watermark, told| {
-            if told.insert(partition, high_watermark) != Some(high_watermark) {
-                taken.push(KnownWatermark { partition, high_watermark, reported });
+        self.for_each_gap(|partition, now, told| {
+            if told.insert(partition, now) != Some(now) {
+                let Told { high_watermark, log_start, leader_epoch } = now;
+                let leader_epoch = Some(leader_epoch);
+                taken.push(KnownWatermark { partition, high_watermark, reported, log_start, leader_epoch });
             }
             taken.len() < TOLD_MAX
         });
@@ -95,7 +112,7 @@ impl Watermarks {
     /// Visits what is led here with a gap, from where the last visit ended, while `go_on` says so.
     fn for_each_gap(
         &mut self,
-        mut go_on: impl FnMut(TopicPartition, Offset, &mut HashMap<TopicPartition, Offset>) -> bool,
+        mut go_on: impl FnMut(TopicPartition, Told, &mut HashMap<TopicPartition, Told>) -> bool,
     ) {
         let now = self.partitions.clock.now();
         let mut deliveries = Deliveries::new();
@@ -107,7 +124,7 @@ impl Watermarks {
             let reply = self.partitions.enter_with(at, Request::Checkpoint, now, &mut deliveries);
             if let Some(ReplicaReply::Checkpoint(checkpoint)) = reply
                 && checkpoint.leads_with_gaps
-                && !go_on(at, checkpoint.high_watermark, &mut self.told)
+                && !go_on(at, Told::of(&checkpoint), &mut self.told)
             {
                 break;
             }

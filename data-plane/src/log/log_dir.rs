@@ -290,8 +290,11 @@ impl<D: Disk> LogDir<D> {
         self.put_away(name, DELETED_DIR)
     }
 
-    /// Sets a log aside that belongs to nobody: its directory is renamed `…-stray` (R27).
+    /// Sets a log aside that belongs to nobody: its directory is renamed `…-stray` (R27). No file speaks of it any more by
+    /// then: a directory that bears that ending stays, and another process could not tell whether what a checkpoint says of
+    /// its name is said of it or of a log that was lost.
     pub fn set_aside(&self, name: &LogName) -> io::Result<PathBuf> {
+        self.forget_durably(name)?;
         self.put_away(name, STRAY_DIR)
     }
 
@@ -319,8 +322,8 @@ impl<D: Disk> LogDir<D> {
         tables.open.remove(name);
     }
 
-    /// A log of this name is made anew: what the files still say of an earlier one is taken out before this returns.
-    pub(super) fn created(&self, name: &LogName) -> io::Result<()> {
+    /// A log of this name is no more, or is made anew: what the files still say of it is taken out before this returns.
+    pub(super) fn forget_durably(&self, name: &LogName) -> io::Result<()> {
         let tables = &mut *self.tables.lock();
         for table in [&mut tables.watermarks, &mut tables.recovery_points, &mut tables.starts] {
             table.now.remove(name);
@@ -405,7 +408,8 @@ impl<D: Disk> LogDir<D> {
     pub(super) fn note_recovery_point(&self, name: &LogName, recovery_point: Offset) -> io::Result<()> {
         let table = &mut self.tables.lock().recovery_points;
         table.now.insert(name.clone(), recovery_point);
-        if table.written.get(name).is_some_and(|&written| written > recovery_point) {
+        let claims_more = table.written.get(name).is_some_and(|&written| written > recovery_point);
+        if claims_more && !planted(Flaw::KeepsRecoveryPoint) {
             table.write(&self.disk, &self.path)?;
         }
         Ok(())

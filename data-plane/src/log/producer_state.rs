@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::batch::BatchHeader;
 use highwater_wire::{Offset, ProducerEpoch, ProducerId, Timestamp};
 
@@ -92,7 +93,7 @@ impl ProducerState {
         if batch.producer_epoch == producer.epoch {
             let last = last_sequence(batch);
             let same = |written: &&Written| written.first_sequence() == first && written.last_sequence == last;
-            if let Some(written) = producer.written.iter().find(same) {
+            if let Some(written) = producer.written.iter().find(same).filter(|_| !planted(Flaw::StoresDuplicates)) {
                 return Ok(ProducerCheck::Duplicate {
                     base: Offset(written.last_offset - i64::from(written.offset_delta)),
                     last: Offset(written.last_offset),
@@ -102,7 +103,7 @@ impl ProducerState {
         }
         let newest = producer.written.back().filter(|_| batch.producer_epoch == producer.epoch);
         let expected = newest.map_or(0, |newest| next_sequence(newest.last_sequence));
-        if first == expected {
+        if first == expected || planted(Flaw::StoresDuplicates) || planted(Flaw::TakesAnySequence) {
             Ok(ProducerCheck::Fresh)
         } else {
             Err(ProducerRefusal::OutOfOrder { given: first, expected })
@@ -134,7 +135,8 @@ impl ProducerState {
         if batch.attributes & TRANSACTIONAL_BIT != 0 {
             producer.transaction_start.get_or_insert(batch.base_offset);
         }
-        if producer.written.len() == WINDOW {
+        let window = if planted(Flaw::RemembersOneBatch) { 1 } else { WINDOW };
+        if producer.written.len() == window {
             producer.written.pop_front();
         }
         producer.written.push_back(Written {

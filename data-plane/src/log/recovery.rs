@@ -103,7 +103,7 @@ fn make<D: Disk>(
         disk.remove_dir_all(&path)?;
         disk.sync_dir(dir.path())?;
     }
-    dir.created(name)?;
+    dir.forget_durably(name)?;
     disk.create_dir_all(&path)?;
     write_metadata(disk, &path, topic)?;
     let file = disk.create(&path.join(file_name(start, "log")))?;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::{Offset, Timestamp};
 
 use super::index::IndexBuilder;
@@ -100,11 +101,11 @@ impl<D: Disk> Log<D> {
         self.end = end;
         self.flushed_end = self.flushed_end.min(end);
         self.recent.clear(end);
-        if self.epochs.truncate_from_end(end) {
+        if !planted(Flaw::KeepsEpochEntries) && self.epochs.truncate_from_end(end) {
             self.epochs_version += 1;
         }
         self.drop_snapshots_above(end)?;
-        if !self.producers.rewind(end) {
+        if !planted(Flaw::KeepsProducers) && !self.producers.rewind(end) {
             self.reload_producers()?;
         }
         Ok(())

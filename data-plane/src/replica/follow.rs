@@ -26,7 +26,7 @@ impl<D: Disk> Replica<D> {
         }
         // By asking from the end it vouches for everything below: cut as it should be (D24), and synced where every
         // record is to be (D23).
-        if !self.log.is_settled() || (durable && view.flushed_end < view.end) {
+        if !(self.log.is_settled() || planted(Flaw::FetchesUnsettled)) || (durable && view.flushed_end < view.end) {
             self.fetcher_awaits_sync = true;
             return FollowerNext::AwaitSync;
         }

@@ -310,6 +310,7 @@ pub struct Checkpoint {
     pub high_watermark: Offset,
     pub recovery_point: Offset,
     pub log_start: Offset,
+    pub leader_epoch: LeaderEpoch,
     /// It leads, and its ISR is smaller than the replica set: heartbeats carry its watermark (D12).
     pub leads_with_gaps: bool,
 }

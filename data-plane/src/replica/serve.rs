@@ -96,7 +96,8 @@ impl<D: Disk> Replica<D> {
             Ok(FetchVerdict::Diverges { epoch, end }) => return Ok(self.diverging(epoch, end)),
             Err(refusal) => return Ok(ReplicaReply::Refused(refusal)),
         }
-        let bound = self.replication.high_watermark();
+        let shown = if planted(Flaw::ShowsUncommitted) { self.log.view().end } else { Offset::ZERO };
+        let bound = self.replication.high_watermark().max(shown);
         let mut grant = self.grant(fetch, bound)?;
         let offset = fetch.offset.max(bound);
         self.arm(fetch, &mut grant, Interest::Consumer { offset, quietly_told: false });

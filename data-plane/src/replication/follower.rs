@@ -245,7 +245,8 @@ impl Follower {
     /// Says whether ours moved.
     pub fn on_stored(&mut self, high_watermark: Offset, view: &LogView<'_>) -> bool {
         let before = self.high_watermark;
-        self.high_watermark = high_watermark.min(view.end).max(view.start);
+        let bound = if planted(Flaw::AdoptsBeyondItsEnd) { high_watermark } else { view.end };
+        self.high_watermark = high_watermark.min(bound).max(view.start);
         self.high_watermark != before
     }
 

@@ -145,6 +145,10 @@ impl IsrState {
                 self.pending = None;
                 IsrOutcome::Committed
             }
+            Err(code) if planted(Flaw::ErrorsEndProposals) => {
+                self.pending = None;
+                IsrOutcome::Dropped(*code)
+            }
             Err(code @ (ErrorCode::IneligibleReplica | ErrorCode::OperationNotAttempted)) => {
                 self.pending = None;
                 IsrOutcome::Dropped(*code)

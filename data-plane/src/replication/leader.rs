@@ -101,7 +101,11 @@ impl Leader {
             epoch: state.leader_epoch,
             epoch_start: view.end,
             partition_epoch: state.partition_epoch,
-            high_watermark: high_watermark.clamp(view.start, view.end),
+            high_watermark: if planted(Flaw::CommitsAtTakeover) {
+                view.end
+            } else {
+                high_watermark.clamp(view.start, view.end)
+            },
             isr: IsrState::stable(state.isr.iter().copied()),
             min_isr: state.effective_min_isr(terms.config.min_isr),
             durable: terms.durable(),
@@ -162,6 +166,12 @@ impl Leader {
         &mut self.acks
     }
 
+    /// For a planted bug alone (R106): what is known of the followers, whatever the epoch it was learnt in.
+    #[cfg(feature = "sim")]
+    pub(super) fn progress_mut(&mut self) -> impl Iterator<Item = (BrokerId, &mut FollowerProgress)> {
+        self.followers.iter_mut().map(|follower| (follower.id, &mut follower.progress))
+    }
+
     /// Where each follower's log ends, as far as its fetches of this epoch say.
     pub fn follower_ends(&self) -> impl Iterator<Item = (BrokerId, Option<Offset>)> + '_ {
         self.followers.iter().map(|follower| (follower.id, follower.progress.end()))
@@ -190,7 +200,7 @@ impl Leader {
     /// Whether "latest" and searches by time may be answered (R94): the watermark covers what the predecessor may have
     /// shown.
     pub fn may_tell_the_end(&self) -> Result<(), Refusal> {
-        if self.high_watermark < self.epoch_start {
+        if self.high_watermark < self.epoch_start && !planted(Flaw::TellsTheEndTooSoon) {
             let (high_watermark, epoch_start) = (self.high_watermark, self.epoch_start);
             return Err(Refusal::OffsetNotAvailable { high_watermark, epoch_start });
         }
@@ -221,7 +231,7 @@ impl Leader {
 
     /// A producer waits until the watermark reaches the end of its batch; it may be there already (R48, R58).
     pub fn await_commit(&mut self, stored: StoredBatch, ticket: Ticket, deadline: Millis) -> AckState {
-        if self.high_watermark >= stored.end {
+        if self.high_watermark >= stored.end || planted(Flaw::AcksUnreplicated) {
             return match self.commit_verdict() {
                 Ok(()) => AckState::Done,
                 Err(refusal) => AckState::Refused(refusal),
@@ -375,7 +385,7 @@ impl Leader {
         if self.is_under_min_isr() && !planted(Flaw::CommitsBelowMinIsr) {
             return None;
         }
-        let own = if self.durable { view.flushed_end } else { view.end };
+        let own = if self.durable && !planted(Flaw::CountsUnsynced) { view.flushed_end } else { view.end };
         self.followers.iter().try_fold(own, |bound, follower| {
             if self.counts(follower.id) {
                 return follower.progress.end().map(|end| bound.min(end));

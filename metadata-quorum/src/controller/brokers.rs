@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use highwater_wire::{BrokerEpoch, BrokerId, Offset, Timestamp, TopicPartition};
+use highwater_wire::{BrokerEpoch, BrokerId, TopicPartition};
 
 use super::draft::Draft;
 use super::election::{Live, Policy};
 use super::transition::Transition;
-use crate::controller::{Answer, FencedBroker, KnownWatermark, Refusal};
+use crate::controller::{Answer, FencedBroker, Refusal};
 use crate::flaws::{Flaw, planted};
-use crate::image::{BrokerRegistration, BrokerState, Change, Evidence, MetadataImage, PartitionState, ShrinkReason};
+use crate::image::{
+    BrokerRegistration, BrokerState, Change, Evidence, LastReport, MetadataImage, PartitionState, ShrinkReason,
+};
 
 mod registration;
 
@@ -38,7 +40,8 @@ struct Departure<'d> {
     /// Are nobody any more: cannot even be the last known leader.
     forgotten: Option<BrokerId>,
     reason: ShrinkReason,
-    watermarks: BTreeMap<TopicPartition, (Offset, Timestamp)>,
+    /// What the leaders among them had reported.
+    reports: BTreeMap<TopicPartition, LastReport>,
     live: Live,
 }
 
@@ -54,9 +57,9 @@ impl Departure<'_> {
         step.settle_elr(&self.lost);
         step.after.last_known_elr.retain(|id| self.forgotten != Some(*id));
         if state.leader.is_some_and(|leader| is_gone(&leader))
-            && let Some(known) = self.watermarks.get(&at)
+            && let Some(report) = self.reports.get(&at)
         {
-            step.after.last_known_watermark = Some(*known);
+            step.after.last_known_watermark = Some(*report);
         }
         step.elect(&self.live, Policy::AsConfigured, self.reason == ShrinkReason::ControlledShutdown);
     }
@@ -89,7 +92,7 @@ fn set_state(draft: &mut Draft, registration: &BrokerRegistration, state: Broker
 pub(super) fn fence(
     draft: &mut Draft,
     brokers: &[FencedBroker],
-    watermarks: &[KnownWatermark],
+    reports: BTreeMap<TopicPartition, LastReport>,
 ) -> Result<Answer, Refusal> {
     let image = draft.image;
     let mut gone = BTreeMap::new();
@@ -108,10 +111,7 @@ pub(super) fn fence(
             lost: BTreeSet::new(),
             forgotten: None,
             reason: ShrinkReason::BrokerFenced,
-            watermarks: watermarks
-                .iter()
-                .map(|known| (known.partition, (known.high_watermark, known.reported)))
-                .collect(),
+            reports,
         };
         departure.carry_out(draft);
     }
@@ -140,7 +140,7 @@ pub(super) fn unfence(
             continue;
         }
         let mut step = Transition::new(at, topic, state);
-        if lost.contains(&at) {
+        if lost.contains(&at) && !planted(Flaw::LostIsIgnored) {
             step.settle_elr(&loser);
             step.after.last_known_elr.retain(|id| *id != broker);
         }
@@ -157,13 +157,13 @@ pub(super) fn shut_down(draft: &mut Draft, broker: BrokerId, epoch: BrokerEpoch)
     if registration.state != BrokerState::ShuttingDown {
         set_state(draft, registration, BrokerState::ShuttingDown);
     }
-    if registration.is_active() {
+    if registration.is_active() && !planted(Flaw::StoppingStaysInSync) {
         let departure = Departure {
             gone: BTreeMap::from([(broker, None)]),
             lost: BTreeSet::new(),
             forgotten: None,
             reason: ShrinkReason::ControlledShutdown,
-            watermarks: BTreeMap::new(),
+            reports: BTreeMap::new(),
             live: Live::of(image).without([&broker]),
         };
         departure.carry_out(draft);
@@ -184,7 +184,7 @@ pub(super) fn unregister(draft: &mut Draft, broker: BrokerId) -> Result<Answer, 
         lost: if eligible { BTreeSet::new() } else { BTreeSet::from([broker]) },
         forgotten: Some(broker),
         reason: ShrinkReason::BrokerFenced,
-        watermarks: BTreeMap::new(),
+        reports: BTreeMap::new(),
         live: Live::of(image),
     };
     departure.carry_out(draft);

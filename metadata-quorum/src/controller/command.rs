@@ -11,7 +11,9 @@ use highwater_wire::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::image::{BrokerState, Endpoint, Evidence, ExpandReason, Inherited, LeaderRecovery, ShrinkReason};
+use crate::image::{
+    BrokerState, Endpoint, Evidence, ExpandReason, Inherited, LastReport, LeaderRecovery, ShrinkReason,
+};
 
 /// A proposal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,10 +34,10 @@ pub enum Command {
         time: Timestamp,
     },
     /// Takes brokers out of every ISR and leadership: all of them first, then elections (D30). Each is skipped if its
-    /// epoch changed. `watermarks`: what its partitions' last leader reported (D12).
+    /// epoch changed. `watermarks`: what its partitions' last leader reported (D12), as rules 1 to 3 knew it.
     FenceBrokers {
         brokers: Vec<FencedBroker>,
-        watermarks: Vec<KnownWatermark>,
+        watermarks: Vec<BareWatermark>,
         time: Timestamp,
     },
     /// Controlled shutdown: moves leaders, leaves ISRs, blocks a return under this epoch (R174).
@@ -97,6 +99,13 @@ pub enum Command {
     CreateTopicInheriting {
         part: CreateTopic,
         inherited: BTreeMap<String, Inherited>,
+    },
+    /// As `FenceBrokers`, with where the logs of the lost leaders began (rules 4): what lay below had been deleted and is no
+    /// loss.
+    FenceBrokersKnowing {
+        brokers: Vec<FencedBroker>,
+        watermarks: Vec<KnownWatermark>,
+        time: Timestamp,
     },
 }
 
@@ -187,12 +196,38 @@ pub struct FencedBroker {
     pub note: String,
 }
 
+/// [`KnownWatermark`] as rules 1 to 3 wrote it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BareWatermark {
+    pub partition: TopicPartition,
+    pub high_watermark: Offset,
+    pub reported: Timestamp,
+}
+
+impl BareWatermark {
+    pub(super) fn report(&self) -> LastReport {
+        LastReport { high_watermark: self.high_watermark, reported: self.reported, log_start: Offset::ZERO }
+    }
+}
+
 /// What a leader last said of a partition's watermark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownWatermark {
     pub partition: TopicPartition,
     pub high_watermark: Offset,
     pub reported: Timestamp,
+    /// Where its log began then; heartbeats of older builds do not say it.
+    #[serde(default)]
+    pub log_start: Offset,
+    /// In which it led then; the same.
+    #[serde(default)]
+    pub leader_epoch: Option<LeaderEpoch>,
+}
+
+impl KnownWatermark {
+    pub(super) fn report(&self) -> LastReport {
+        LastReport { high_watermark: self.high_watermark, reported: self.reported, log_start: self.log_start }
+    }
 }
 
 /// A topic, or one part of a large one: parts share the id, and the topic becomes visible with the last (D17).
@@ -305,7 +340,8 @@ pub struct ChosenElection {
     pub expected_leader_epoch: Option<LeaderEpoch>,
     pub expected_partition_epoch: Option<PartitionEpoch>,
     /// What a leader that is still there said of its watermark just before an unclean election replaces it.
-    pub watermark: Option<(Offset, Timestamp)>,
+    #[serde(with = "crate::image::stored_report")]
+    pub watermark: Option<LastReport>,
 }
 
 /// What an applied command answers. The refusal of one partition or topic travels inside, that of the whole beside it.

@@ -7,6 +7,7 @@ use highwater_wire::{BrokerEpoch, BrokerId};
 use super::draft::Draft;
 use super::transition::Transition;
 use crate::controller::{AlterPartition, AlteredPartition, Answer, IsrProposal, IsrReason, Refusal};
+use crate::flaws::{Flaw, planted};
 use crate::image::{ExpandReason, LeaderRecovery, MetadataImage, PartitionState, ShrinkReason};
 
 /// Decides each proposal by itself; only a stale sender is refused as a whole.
@@ -76,6 +77,9 @@ fn alter_one(draft: &mut Draft, sender: BrokerId, proposal: &IsrProposal) -> Res
 
 /// R130, steps 3 to 6: is the proposal made in knowledge of the present state, by the present leader?
 fn check_fences(state: &PartitionState, sender: BrokerId, proposal: &IsrProposal) -> Result<(), Refusal> {
+    if planted(Flaw::ZombiesPropose) {
+        return Ok(());
+    }
     let (leader_epoch, partition_epoch) = (state.leader_epoch, state.partition_epoch);
     if proposal.leader_epoch > leader_epoch || proposal.partition_epoch > partition_epoch {
         return Err(Refusal::ControllerBehind {
@@ -91,7 +95,7 @@ fn check_fences(state: &PartitionState, sender: BrokerId, proposal: &IsrProposal
         let leader = state.leader.map_or("nobody".to_owned(), |leader| format!("broker {leader}"));
         return Err(Refusal::InvalidRequest(format!("broker {sender} does not lead {at}, {leader} does")));
     }
-    if proposal.partition_epoch < partition_epoch {
+    if proposal.partition_epoch < partition_epoch && !planted(Flaw::IgnoresPartitionEpochs) {
         return Err(Refusal::StalePartitionEpoch { given: proposal.partition_epoch, current: partition_epoch });
     }
     Ok(())
@@ -132,8 +136,9 @@ fn check_members(
     if let Some(fault) = fault {
         return Err(Refusal::InvalidRequest(format!("the ISR proposed for {at} {fault}: {:?}", proposal.isr)));
     }
+    let any = planted(Flaw::AdmitsAnyProcess);
     for (id, epoch) in &proposal.isr {
-        if !image.broker(*id).is_some_and(|broker| broker.is_active() && broker.epoch == *epoch) {
+        if !image.broker(*id).is_some_and(|broker| broker.is_active() && (broker.epoch == *epoch || any)) {
             return Err(Refusal::IneligibleReplica(*id));
         }
     }

@@ -177,7 +177,9 @@ fn new_partition(draft: &Draft, replicas: &[BrokerId]) -> PartitionState {
     let image = draft.image;
     let directory = |id: &BrokerId| image.broker(*id).and_then(|broker| broker.log_dirs.first().copied());
     let none = DirectoryId::from_bytes([0; 16]);
-    let isr: Vec<_> = replicas.iter().copied().filter(|id| image.broker(*id).is_some_and(|b| b.is_active())).collect();
+    let takes_part =
+        |id: BrokerId| image.broker(id).is_some_and(|broker| broker.is_active() || planted(Flaw::TrustsTheFenced));
+    let isr: Vec<_> = replicas.iter().copied().filter(|id| takes_part(*id)).collect();
     let registered = replicas.iter().copied().filter(|id| image.broker(*id).is_some());
     PartitionState {
         replicas: replicas.to_vec(),

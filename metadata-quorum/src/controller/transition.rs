@@ -11,8 +11,8 @@ use super::election::{Live, Policy, candidate};
 use super::loss::{last_watermark, leads_uncleanly};
 use crate::flaws::{Flaw, planted};
 use crate::image::{
-    ChangeKind, Evidence, ExpandReason, LeaderReason, LeaderRecovery, PartitionChange, PartitionState, ShrinkReason,
-    Topic, TopicConfig,
+    ChangeKind, Evidence, ExpandReason, LastReport, LeaderReason, LeaderRecovery, PartitionChange, PartitionState,
+    ShrinkReason, Topic, TopicConfig,
 };
 
 /// The step of one partition in one decision: change the ISR, then `settle_elr`, then `elect`, then `finish`.
@@ -48,7 +48,7 @@ impl<'a> Transition<'a> {
     pub fn shrink(&mut self, gone: impl Fn(BrokerId) -> bool, reason: ShrinkReason, evidence: Vec<Evidence>) {
         let before = self.after.isr.clone();
         self.after.isr.retain(|member| !gone(*member));
-        if self.after.isr.len() < before.len() {
+        if self.after.isr.len() < before.len() && !planted(Flaw::ShrinksUntold) {
             let after = self.after.isr.clone();
             self.kinds.push(ChangeKind::Shrink { before, after, reason, evidence });
         }
@@ -69,7 +69,7 @@ impl<'a> Transition<'a> {
     /// froze its watermark (R121), unless it is among the `lost`, who cannot prove that they still hold it (R169).
     pub fn settle_elr(&mut self, lost: &BTreeSet<BrokerId>) {
         let Self { before, after, .. } = self;
-        after.elr = if after.isr.len() >= self.min_isr {
+        after.elr = if after.isr.len() >= self.min_isr && !planted(Flaw::KeepsElr) {
             Vec::new()
         } else {
             let complete = |id: &&BrokerId| before.elr.contains(id) || before.isr.contains(id);
@@ -100,7 +100,9 @@ impl<'a> Transition<'a> {
         let unclean = matches!(reason, LeaderReason::Unclean | LeaderReason::LastKnown);
         if unclean {
             let known = match self.after.last_known_watermark {
-                Some((offset, at)) => format!("the last leader reported high watermark {offset} at {at} ms"),
+                Some(LastReport { high_watermark, reported, .. }) => {
+                    format!("the last leader reported high watermark {high_watermark} at {reported} ms")
+                }
                 None => "no high watermark is known".to_owned(),
             };
             let evidence = vec![Evidence { note: Some(known), ..Evidence::about(leader) }];
@@ -113,7 +115,7 @@ impl<'a> Transition<'a> {
             self.expand(&[leader], ExpandReason::BrokerReturned, Vec::new());
         }
         self.after.elr.retain(|member| *member != leader);
-        if self.after.isr.len() >= self.min_isr {
+        if self.after.isr.len() >= self.min_isr && !planted(Flaw::KeepsElr) {
             self.after.elr.clear();
         }
         self.after.last_known_elr.clear();
@@ -125,7 +127,8 @@ impl<'a> Transition<'a> {
         let known = last_watermark(self.before, history, self.min_isr);
         // A leader elected anew before it had said so has written since.
         let from = from.filter(|_| leads_uncleanly(history));
-        self.kinds.push(ChangeKind::DataLoss { from, known });
+        let from = from.map(|from| known.map_or(from, |known| known.first_lost(from)));
+        self.kinds.push(ChangeKind::DataLoss { from, known: known.map(|known| known.watermark) });
         // Told once: the next loss is counted from what this leader says.
         self.after.last_known_watermark = None;
     }
@@ -133,7 +136,9 @@ impl<'a> Transition<'a> {
     fn set_leader(&mut self, leader: Option<BrokerId>, reason: LeaderReason) {
         self.kinds.push(ChangeKind::Leader { before: self.before.leader, reason });
         self.after.leader = leader;
-        self.after.leader_epoch = LeaderEpoch(self.before.leader_epoch.0 + 1);
+        if self.before.leader.is_some() || !planted(Flaw::KeepsEpoch) {
+            self.after.leader_epoch = LeaderEpoch(self.before.leader_epoch.0 + 1);
+        }
     }
 
     fn elected_uncleanly(&self) -> bool {

@@ -5,17 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use highwater_wire::{BrokerEpoch, BrokerId, LeaderEpoch, Millis, TopicPartition};
+use highwater_wire::{BrokerEpoch, BrokerId, Millis};
 
 use crate::client::Heartbeat;
-use crate::controller::{FencedBroker, KnownWatermark};
-use crate::image::{BrokerRegistration, ImageVersion, MetadataImage, PartitionState};
-use crate::planner::Liveness;
-
-/// Watermarks kept for all partitions together (D12): beyond it new partitions are not taken.
-const WATERMARKS_MAX: usize = 100_000;
-/// Watermarks in one fence, so that its entry stays far below 64 KiB.
-const WATERMARKS_PER_FENCE: usize = 1_000;
+use crate::image::{BrokerRegistration, ImageVersion, MetadataImage};
+use crate::planner::{Liveness, Reports};
 
 /// One term's knowledge.
 #[derive(Debug)]
@@ -26,24 +20,10 @@ pub(crate) struct Table {
     /// The image that a broker said it has.
     versions: BTreeMap<BrokerId, (BrokerEpoch, ImageVersion)>,
     probing: BTreeSet<BrokerId>,
-    watermarks: BTreeMap<TopicPartition, Report>,
+    /// Kept beyond the term.
+    pub reports: Reports,
     /// The image version at which a broker was first seen shutting down (R174).
     shut_down_at: BTreeMap<BrokerId, (BrokerEpoch, ImageVersion)>,
-}
-
-/// What a leader said of its watermark, and in which leadership.
-#[derive(Debug)]
-struct Report {
-    by: BrokerId,
-    epoch: LeaderEpoch,
-    known: KnownWatermark,
-}
-
-impl Report {
-    /// Of the present leadership: what an earlier one reached may have been lost since.
-    fn is_of(&self, state: &PartitionState) -> bool {
-        state.leader == Some(self.by) && state.leader_epoch == self.epoch
-    }
 }
 
 impl Table {
@@ -54,7 +34,7 @@ impl Table {
             liveness: Liveness::new(session, now),
             versions: BTreeMap::new(),
             probing: BTreeSet::new(),
-            watermarks: BTreeMap::new(),
+            reports: Reports::default(),
             shut_down_at: BTreeMap::new(),
         }
     }
@@ -64,8 +44,8 @@ impl Table {
         if self.term == term {
             return false;
         }
-        let watermarks = std::mem::take(&mut self.watermarks);
-        *self = Self { term, watermarks, ..Self::new(self.session, now) };
+        let reports = std::mem::take(&mut self.reports);
+        *self = Self { term, reports, ..Self::new(self.session, now) };
         term.is_some()
     }
 
@@ -73,26 +53,6 @@ impl Table {
     pub fn on_heartbeat(&mut self, heartbeat: &Heartbeat, now: Millis) {
         self.liveness.heartbeat(heartbeat.broker, heartbeat.epoch, heartbeat.incarnation, now);
         self.versions.insert(heartbeat.broker, (heartbeat.epoch, heartbeat.version));
-    }
-
-    /// Takes what a broker says of the watermarks of partitions it leads (D12); what it does not lead is left out.
-    pub fn on_watermarks(&mut self, image: &MetadataImage, broker: BrokerId, told: &[KnownWatermark]) {
-        if self.watermarks.len() + told.len() > WATERMARKS_MAX {
-            self.watermarks.retain(|at, report| image.partition(*at).is_some_and(|state| report.is_of(state)));
-        }
-        for known in told {
-            let at = known.partition;
-            let Some(state) = image.partition(at).filter(|state| state.leader == Some(broker)) else { continue };
-            // Reports may overtake each other; within a leadership the watermark only grows.
-            let before = self.watermarks.get(&at);
-            if before.is_some_and(|it| it.is_of(state) && it.known.high_watermark > known.high_watermark) {
-                continue;
-            }
-            if before.is_some() || self.watermarks.len() < WATERMARKS_MAX {
-                let report = Report { by: broker, epoch: state.leader_epoch, known: known.clone() };
-                self.watermarks.insert(at, report);
-            }
-        }
     }
 
     /// Whether this registration has been silent for a whole session (R166).
@@ -118,23 +78,6 @@ impl Table {
         !self.probing.is_empty()
     }
 
-    /// What the present leader of a partition said of its watermark, if this node has heard it.
-    pub fn reported(&self, image: &MetadataImage, at: TopicPartition) -> Option<KnownWatermark> {
-        let report = self.watermarks.get(&at)?;
-        report.is_of(image.partition(at)?).then(|| report.known.clone())
-    }
-
-    /// What these brokers said of the watermarks of partitions that lose their whole ISR with them (D12): where somebody
-    /// stays in sync, nothing is lost.
-    pub fn last_watermarks(&self, image: &MetadataImage, brokers: &[FencedBroker]) -> Vec<KnownWatermark> {
-        let gone = |id: &BrokerId| brokers.iter().any(|fenced| fenced.broker == *id);
-        let lost = |at: &TopicPartition, report: &Report| {
-            image.partition(*at).is_some_and(|state| report.is_of(state) && state.isr.iter().all(gone))
-        };
-        let lost = self.watermarks.iter().filter(|(at, report)| lost(at, report));
-        lost.map(|(_, report)| report.known.clone()).take(WATERMARKS_PER_FENCE).collect()
-    }
-
     /// R174: everything is off this broker, and every active broker knows.
     pub fn may_stop(&mut self, image: &MetadataImage, broker: &BrokerRegistration, drained: bool) -> bool {
         let entry = self.shut_down_at.entry(broker.id).or_insert((broker.epoch, image.version));
@@ -152,16 +95,13 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use highwater_wire::{Offset, TopicId};
-
     use super::*;
-    use crate::controller::testing::{Quorum, at};
-    use crate::controller::{DataClaim, KnownWatermark};
-    use highwater_wire::Timestamp;
+    use crate::controller::DataClaim;
+    use crate::controller::testing::Quorum;
 
     const SESSION: Millis = Millis(9_000);
 
-    fn heartbeat(quorum: &Quorum, id: i32, version: u64, watermarks: Vec<KnownWatermark>) -> Heartbeat {
+    fn heartbeat(quorum: &Quorum, id: i32, version: u64) -> Heartbeat {
         let broker = quorum.image.broker(BrokerId(id)).unwrap();
         Heartbeat {
             broker: broker.id,
@@ -172,12 +112,8 @@ mod tests {
             want_shutdown: false,
             drained: false,
             lost: Vec::new(),
-            watermarks,
+            watermarks: Vec::new(),
         }
-    }
-
-    fn known(partition: TopicPartition, high_watermark: i64) -> KnownWatermark {
-        KnownWatermark { partition, high_watermark: Offset(high_watermark), reported: Timestamp(1) }
     }
 
     #[test]
@@ -201,54 +137,11 @@ mod tests {
         let image = quorum.image.clone();
         let leaving = image.broker(BrokerId(1)).unwrap();
         assert!(!table.may_stop(&image, leaving, true), "broker 2 has said nothing");
-        table.on_heartbeat(&heartbeat(&quorum, 2, image.version.0 - 1, Vec::new()), Millis(1));
+        table.on_heartbeat(&heartbeat(&quorum, 2, image.version.0 - 1), Millis(1));
         assert!(!table.may_stop(&image, leaving, true), "broker 2 is behind");
-        table.on_heartbeat(&heartbeat(&quorum, 2, image.version.0, Vec::new()), Millis(2));
+        table.on_heartbeat(&heartbeat(&quorum, 2, image.version.0), Millis(2));
         assert!(!table.may_stop(&image, leaving, false), "its own data plane still leads");
         assert!(table.may_stop(&image, leaving, true));
         quorum.start(1, DataClaim::Nothing);
-    }
-
-    fn fenced(quorum: &Quorum, ids: &[i32]) -> Vec<FencedBroker> {
-        let fenced = |id: &i32| FencedBroker { broker: BrokerId(*id), epoch: quorum.epoch(*id), note: String::new() };
-        ids.iter().map(fenced).collect()
-    }
-
-    #[test]
-    fn the_last_watermarks_are_those_of_partitions_that_lose_their_whole_isr() {
-        let mut quorum = Quorum::new(2);
-        quorum.create(1, &[1, 2], &[]).unwrap();
-        quorum.create(2, &[2, 1], &[]).unwrap();
-        quorum.create(3, &[1, 2], &[]).unwrap();
-        quorum.set_isr(1, &[1]);
-        quorum.set_isr(2, &[2]);
-        let mut table = Table::new(SESSION, Millis(0));
-        let strange = TopicPartition::new(TopicId::random(), 0);
-        let told = [known(at(1), 7), known(at(2), 8), known(at(3), 6), known(strange, 9)];
-        table.on_watermarks(&quorum.image, BrokerId(1), &told);
-        let last = |table: &Table, ids| table.last_watermarks(&quorum.image, &fenced(&quorum, ids));
-        assert_eq!(last(&table, &[1]), [known(at(1), 7)], "3 has another in sync, 2 is led by another");
-        assert_eq!(last(&table, &[2]), []);
-        assert_eq!(last(&table, &[1, 2]), [known(at(1), 7), known(at(3), 6)]);
-        table.on_watermarks(&quorum.image, BrokerId(1), &[known(at(1), 12)]);
-        assert_eq!(last(&table, &[1]), [known(at(1), 12)]);
-        table.on_watermarks(&quorum.image, BrokerId(1), &[known(at(1), 9)]);
-        assert_eq!(table.reported(&quorum.image, at(1)), Some(known(at(1), 12)), "a report that came late");
-        assert_eq!(table.reported(&quorum.image, at(2)), None);
-        table.on_leading(Some(3), Millis(5));
-        assert_eq!(last(&table, &[1]), [known(at(1), 12)], "whoever leads the quorum next knows it too");
-    }
-
-    #[test]
-    fn what_an_earlier_leadership_reached_says_nothing_of_this_one() {
-        let mut quorum = Quorum::new(2);
-        quorum.create(1, &[1, 2], &[]).unwrap();
-        let mut table = Table::new(SESSION, Millis(0));
-        table.on_watermarks(&quorum.image, BrokerId(1), &[known(at(1), 7)]);
-        quorum.set_isr(1, &[1]);
-        quorum.fence(&[1]);
-        quorum.unfence(1, &[]).unwrap();
-        assert_eq!(quorum.sets(1).0, Some(1), "the same leader in another epoch");
-        assert_eq!(table.last_watermarks(&quorum.image, &fenced(&quorum, &[1])), []);
     }
 }

@@ -69,7 +69,8 @@ pub enum ChangeKind {
     /// records from `from` up to the watermark are gone, and perhaps more: the watermark may have moved after it was last
     /// told, and the new leader's log may part from the old one before its end.
     DataLoss {
-        /// Where the new leader's epoch begins; `None`: it did not say.
+        /// Where the new leader's epoch begins, or behind that the log of the last leader, which had deleted what lay below;
+        /// `None`: the new leader did not say.
         from: Option<Offset>,
         /// What is known of the last leader's watermark.
         known: Option<LastWatermark>,
@@ -146,8 +147,9 @@ pub enum LeaderReason {
 
 /// What the leader saw of a follower when it proposed a change. Ages are milliseconds by the leader's clock.
 ///
-/// About the leader itself only `leader_end` is said: where its log ended when it was elected uncleanly (of a recovery), or
-/// what it had committed when it asked to be alone in sync.
+/// About the leader itself only two offsets are said: in `leader_end` where its log ended when it was elected uncleanly (of a
+/// recovery), or what it had committed when it asked to be alone in sync; in the latter case in `follower_end` where its log
+/// began.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     pub broker: BrokerId,

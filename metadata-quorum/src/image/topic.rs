@@ -52,10 +52,62 @@ pub struct PartitionState {
     pub leader_epoch: LeaderEpoch,
     pub partition_epoch: PartitionEpoch,
     pub recovery: LeaderRecovery,
-    /// The watermark that the last leader reported before it went, with the time (D12).
-    pub last_known_watermark: Option<(Offset, Timestamp)>,
+    /// What the last leader reported of its watermark before it went (D12).
+    #[serde(with = "stored_report")]
+    pub last_known_watermark: Option<LastReport>,
     /// When this leader epoch began, by the proposer's clock.
     pub leader_since: Timestamp,
+}
+
+/// What a leader last said of what it had committed (D12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastReport {
+    pub high_watermark: Offset,
+    /// By its clock.
+    pub reported: Timestamp,
+    /// Where its log began: what lay below had been deleted, and cannot be lost. 0 in reports older than rules 4.
+    pub log_start: Offset,
+}
+
+/// Persists a report as rules 1 to 3 did, which knew no log start, and behind their two cases a third one that has it.
+pub(crate) mod stored_report {
+    use highwater_wire::{Offset, Timestamp};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::LastReport;
+
+    /// The first two are what postcard makes of `None` and `Some((high_watermark, reported))`.
+    #[derive(Serialize, Deserialize)]
+    enum Stored {
+        Nothing,
+        Watermark(Offset, Timestamp),
+        WatermarkAndStart(Offset, Timestamp, Offset),
+    }
+
+    pub fn serialize<S: Serializer>(report: &Option<LastReport>, serializer: S) -> Result<S::Ok, S::Error> {
+        let stored = match *report {
+            None => Stored::Nothing,
+            Some(LastReport { high_watermark, reported, log_start: Offset::ZERO }) => {
+                Stored::Watermark(high_watermark, reported)
+            }
+            Some(LastReport { high_watermark, reported, log_start }) => {
+                Stored::WatermarkAndStart(high_watermark, reported, log_start)
+            }
+        };
+        stored.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<LastReport>, D::Error> {
+        Ok(match Stored::deserialize(deserializer)? {
+            Stored::Nothing => None,
+            Stored::Watermark(high_watermark, reported) => {
+                Some(LastReport { high_watermark, reported, log_start: Offset::ZERO })
+            }
+            Stored::WatermarkAndStart(high_watermark, reported, log_start) => {
+                Some(LastReport { high_watermark, reported, log_start })
+            }
+        })
+    }
 }
 
 /// Whether the leader was elected uncleanly and has not yet said that it recovered (R191).
@@ -89,5 +141,27 @@ impl PartitionState {
         assert!(!adding.iter().any(|b| removing.contains(b)), "added and removed at once: {self:?}");
         assert!(self.leader_epoch.0 >= 0 && self.partition_epoch.0 >= self.leader_epoch.0, "epochs: {self:?}");
         assert!(self.directories.len() == self.replicas.len(), "directories and replicas differ: {self:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Now(#[serde(with = "stored_report")] Option<LastReport>);
+
+    #[test]
+    fn a_report_is_stored_as_before_where_it_says_no_more_than_before() {
+        let bytes = |value: &Option<(Offset, Timestamp)>| postcard::to_stdvec(value).unwrap();
+        let report = LastReport { high_watermark: Offset(70), reported: Timestamp(9), log_start: Offset::ZERO };
+        for (before, now) in [(None, Now(None)), (Some((Offset(70), Timestamp(9))), Now(Some(report)))] {
+            assert_eq!(postcard::to_stdvec(&now).unwrap(), bytes(&before));
+            assert_eq!(postcard::from_bytes::<Now>(&bytes(&before)).unwrap(), now);
+        }
+        let now = Now(Some(LastReport { log_start: Offset(66), ..report }));
+        let json = serde_json::to_string(&now).unwrap();
+        assert_eq!(postcard::from_bytes::<Now>(&postcard::to_stdvec(&now).unwrap()).unwrap(), now);
+        assert_eq!(serde_json::from_str::<Now>(&json).unwrap(), now);
     }
 }

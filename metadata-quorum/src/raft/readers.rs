@@ -2,7 +2,9 @@
 //! a value or an error, and takes no more memory than they are worth.
 
 use bytes::Bytes;
-use highwater_wire::{BrokerEpoch, BrokerId, DirectoryId, IncarnationId, Offset, Timestamp, TopicId, TopicPartition};
+use highwater_wire::{
+    BrokerEpoch, BrokerId, DirectoryId, IncarnationId, LeaderEpoch, Offset, Timestamp, TopicId, TopicPartition,
+};
 use openraft::Vote;
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest, VoteRequest};
 use serde::de::DeserializeOwned;
@@ -59,6 +61,8 @@ pub fn readers() -> Vec<Reader> {
         partition: TopicPartition { topic: TopicId::from_bytes([5; 16]), partition: 3 },
         high_watermark: Offset(77),
         reported: Timestamp(9),
+        log_start: Offset(3),
+        leader_epoch: Some(LeaderEpoch(1)),
     };
     let heartbeat = Heartbeat {
         broker: BrokerId(1),

@@ -24,7 +24,7 @@ use super::types::{LogId, SnapshotMeta};
 use crate::ambient;
 
 /// The format of the store that this build writes; a newer one is refused (D28).
-pub(crate) const STORE_FORMAT: u32 = 2;
+pub(crate) const STORE_FORMAT: u32 = 3;
 /// Keys removed per batch in the background: a batch holds a process-wide lock.
 pub(crate) const SWEEP_KEYS_MAX: usize = 512;
 

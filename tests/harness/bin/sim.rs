@@ -1,5 +1,6 @@
 //! The simulation from the command line: many seeds, the planted bugs, or one seed with its trace.
 
+use std::collections::BTreeMap;
 use std::panic;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -9,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use highwater_tests::sim::flaws::{Flaw, hunt};
+use highwater_tests::sim::marks::{CI_SEEDS, LEAST, Mark};
 use highwater_tests::sim::run::{Plan, Totals, run_seed};
+use highwater_tests::sim::same;
 use highwater_tests::sim::shrink::{Case, serve};
 use highwater_tests::sim::swarm::{ANY, UNATTENDED};
 use highwater_tests::sim::trace::{Verbose, last_lines};
@@ -47,6 +50,21 @@ enum Verb {
         /// Without the operator: faults only.
         #[arg(long)]
         unattended: bool,
+    },
+    /// Run seeds in two processes, the second time backwards: every trace must be the same. The last line is JSON. Exit 1
+    /// if one is not.
+    Same {
+        /// `A..B`, B not included.
+        #[arg(long, value_parser = seed_range)]
+        seeds: std::ops::Range<u64>,
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Threads of each process; default: all cores.
+        #[arg(long)]
+        threads: Option<usize>,
+        /// One of the two processes: `forwards` or `backwards`.
+        #[arg(long, hide = true)]
+        half: Option<String>,
     },
     /// Plant each known bug and run ordinary seeds until it is caught. Exit 1 unless all are, or all but the known holes.
     Flaws {
@@ -148,6 +166,12 @@ fn main() -> ExitCode {
         Verb::Run { seeds, seconds, all, threads, unattended } => {
             run(seeds, &planned(seconds, unattended), all, threads)
         }
+        Verb::Same { seeds, seconds, threads, half: None } => same(&seeds, seconds, cores(threads)),
+        Verb::Same { seeds, seconds, threads, half: Some(half) } => {
+            let plan = planned(seconds, false);
+            print!("{}", same::print(&same::run_all(&seeds, half == "backwards", &plan, cores(threads))));
+            ExitCode::SUCCESS
+        }
         Verb::Flaws { seeds, only: Some(rule), .. } => hunt_one(&rule, seeds),
         Verb::Flaws { seeds, only: None, known_holes } => hunt_all(seeds, &known_holes),
         Verb::Shrink { seed, flaw, all_flaws, seeds, seconds, unattended, patience, to, threads } => {
@@ -192,6 +216,42 @@ fn planned(seconds: u64, unattended: bool) -> Plan {
     Plan { shape, time: Millis(seconds * 1_000), ..Plan::usual() }
 }
 
+/// As many as asked for, or one per core.
+fn cores(threads: Option<usize>) -> usize {
+    threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1)
+}
+
+fn same(seeds: &std::ops::Range<u64>, seconds: u64, threads: usize) -> ExitCode {
+    let Ok(program) = std::env::current_exe() else { return ExitCode::FAILURE };
+    let began = Instant::now();
+    let half = |half: &str| {
+        let (seeds, seconds) = (format!("{}..{}", seeds.start, seeds.end), seconds.to_string());
+        let mut run = Command::new(&program);
+        run.args(["same", "--seeds", &seeds, "--seconds", &seconds, "--threads", &threads.to_string(), "--half", half]);
+        let output = run.stdin(Stdio::null()).stderr(Stdio::inherit()).output().ok()?;
+        same::parse(&String::from_utf8_lossy(&output.stdout)).filter(|_| output.status.success())
+    };
+    let (Some(forwards), Some(backwards)) = (half("forwards"), half("backwards")) else {
+        eprintln!("a run did not come to its end");
+        return ExitCode::FAILURE;
+    };
+    let differing = same::differing(&forwards, &backwards);
+    differing.iter().for_each(|seed| println!("seed {seed}: {:?}, then {:?}", forwards.get(seed), backwards.get(seed)));
+    let simulated_ms: u64 = forwards.values().chain(backwards.values()).map(|came| came.simulated.0).sum();
+    let cpu_seconds = began.elapsed().as_secs_f64() * threads.min(forwards.len()).max(1) as f64;
+    let line = serde_json::json!({
+        "seeds": forwards.len(),
+        "differing": differing.len(),
+        "real_time_factor": (simulated_ms as f64 / 1_000.0 / cpu_seconds).round(),
+    });
+    println!("{line}");
+    if differing.is_empty() && forwards.len() as u64 == seeds.end - seeds.start {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
 fn run(seeds: std::ops::Range<u64>, plan: &Plan, all: bool, threads: Option<usize>) -> ExitCode {
     let shown = plan.clone();
     // Shipped assertions end the process in a release build: say first which seed it was.
@@ -203,7 +263,7 @@ fn run(seeds: std::ops::Range<u64>, plan: &Plan, all: bool, threads: Option<usiz
         }
         std::process::exit(1);
     }));
-    let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
+    let threads = cores(threads);
     let next = AtomicU64::new(seeds.start);
     let stop = AtomicBool::new(false);
     let began = Instant::now();
@@ -264,9 +324,14 @@ fn run(seeds: std::ops::Range<u64>, plan: &Plan, all: bool, threads: Option<usiz
         "lossy_elections": counts.lossy_elections,
         "deletes_answered": counts.deletes_answered,
         "losses_told": counts.losses_told,
+        "marks": counts.marks.counts().map(|(mark, count)| (mark.name(), count)).collect::<BTreeMap<_, _>>(),
     });
+    // Few seeds, or seeds without the operator, are not held to it.
+    let counts_for_ci = totals.seeds >= CI_SEEDS && !plan.shape.unattended;
+    let rare: Vec<(Mark, u64)> = counts.marks.rare().filter(|_| counts_for_ci).collect();
+    rare.iter().for_each(|(mark, count)| println!("{} was reached {count} times, not {LEAST}", mark.name()));
     println!("{line}");
-    if totals.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if totals.violations.is_empty() && rare.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Runs a seed again in a process of its own and shows how it ended.

@@ -133,6 +133,7 @@ pub struct ReplicaBook {
     /// What its disk had to keep through all that happened since it was open: exclusive.
     pub kept_up_to: i64,
     pub truncations: u64,
+    pub segments: usize,
     /// A truncation to there stopped half-way, with its disk: what lay above may be gone, or not.
     pub cut_to: Option<i64>,
     pub start: i64,
@@ -273,6 +274,7 @@ pub struct Look<'a> {
     pub end: i64,
     pub flushed_end: i64,
     pub truncations: u64,
+    pub segments: usize,
     /// Epoch and first offset.
     pub epochs: &'a [(i32, i64)],
     pub isr: &'a [BrokerId],

@@ -11,6 +11,7 @@ use highwater_wire::{BrokerId, IncarnationId, Millis, Timestamp, TopicPartition}
 
 use super::book::Book;
 use super::invariants::{Verdict, Violation};
+use super::marks::{Mark, Marks};
 use super::message::{Call, Message};
 use super::network::{Fate, Link, Network, Packet, Way};
 use super::rng::Rng;
@@ -176,7 +177,6 @@ pub struct Counts {
     pub read: u64,
     pub truncations: u64,
     pub elr_elections: u64,
-    pub expansions_refused: u64,
     pub diverging: u64,
     pub topics: u64,
     /// What the operator did.
@@ -187,6 +187,8 @@ pub struct Counts {
     pub deletes_answered: u64,
     /// Losses written into the history.
     pub losses_told: u64,
+    /// Rare states.
+    pub marks: Marks,
 }
 
 /// A leader wants a follower in the ISR and tells the controller now.
@@ -330,6 +332,11 @@ impl Core {
             self.trace.line(self.now, || format!("VIOLATION {text}"));
             self.violation = Some(violation);
         }
+    }
+
+    /// A rare state was reached.
+    pub fn mark(&mut self, mark: Mark) {
+        self.counts.marks.hit(mark);
     }
 
     pub fn fault(&mut self, what: impl FnOnce() -> String) {

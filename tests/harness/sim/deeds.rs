@@ -5,8 +5,9 @@ use highwater_quorum::PartitionsSpec;
 use highwater_quorum::controller::{
     AlterConfigs, ChosenElection, Command, ConfigAction, ConfigOperation, ConfigResource, ElectionKind,
 };
+use highwater_quorum::image::LastReport;
 use highwater_quorum::planner::plan_growth;
-use highwater_wire::{BrokerId, LeaderEpoch, Offset, Timestamp, TopicPartition};
+use highwater_wire::{BrokerId, LeaderEpoch, Offset, TopicPartition};
 use serde::{Deserialize, Serialize};
 
 use super::World;
@@ -414,6 +415,8 @@ impl World {
             return;
         }
         let watermark = if with_watermark { self.told_watermark(at) } else { None };
+        let verdict = self.what_it_would_cost(at, Some(leader));
+        self.core.check(verdict);
         let word = if accept_loss { ", whatever it costs" } else { "" };
         self.acted(|| format!("wants b{leader} to lead {at}{word}"));
         if accept_loss {
@@ -433,11 +436,12 @@ impl World {
     }
 
     /// What the leader says of its watermark just now, if it is there to be asked.
-    fn told_watermark(&self, at: TopicPartition) -> Option<(Offset, Timestamp)> {
+    fn told_watermark(&self, at: TopicPartition) -> Option<LastReport> {
         let leader = self.quorum.image.partition(at)?.leader?;
         let node = self.nodes.get(&leader).filter(|node| !node.paused)?;
-        let replication = node.process.as_ref()?.hosted.get(&at)?.replica.replication();
-        Some((replication.leader().ok()?.high_watermark(), self.core.wall()))
+        let replica = &node.process.as_ref()?.hosted.get(&at)?.replica;
+        let high_watermark = replica.replication().leader().ok()?.high_watermark();
+        Some(LastReport { high_watermark, reported: self.core.wall(), log_start: replica.log().view().start })
     }
 
     /// Those that exist are not touched.

@@ -6,12 +6,14 @@ use highwater_quorum::MetadataImage;
 use highwater_quorum::image::{ChangeKind, LeaderReason, PartitionChange, PartitionState, TopicConfig};
 use highwater_wire::{BrokerId, TopicPartition};
 
+use super::answers::history_tells;
 use super::book::{Book, Former, Look, Mirror, PartitionBook, ReplicaBook};
 use super::core::Counts;
 use super::invariants::{
     Verdict, consistent_read, deleted_records, joining, leader_candidate_completeness, leader_completeness,
     log_matching, monotonic_epochs, replication_quorum_superset, reported_loss, valid_isr_and_elr,
 };
+use super::marks::Mark;
 use super::node::End;
 
 /// The built-in `retention.ms`: nothing is that old in a simulation.
@@ -96,11 +98,14 @@ impl Book {
         let mut cut = false;
         match new {
             Some(new) => {
+                let mirror = &partition.replicas[&look.broker].mirror;
+                // Where it was empty, whatever lay below was deleted, of this line or of a former one.
+                let emptied = look.start >= mirror.end();
                 let moved = new.first().map(|first| first.0).filter(|base| {
-                    let mirror = &partition.replicas[&look.broker].mirror;
-                    mirror.batches.is_empty() && *base != mirror.origin
+                    mirror.batches.is_empty() && *base != mirror.origin || emptied && !mirror.batches.is_empty()
                 });
-                let chain = moved.and_then(|base| partition.known_chain(base, look.leader_epoch)).unwrap_or(0);
+                let known = moved.and_then(|base| partition.known_chain(base, look.leader_epoch));
+                let chain = known.or_else(|| mirror.chain_at(moved?)).unwrap_or(0);
                 let mirror = &mut partition.replicas.get_mut(&look.broker).expect("looked up above").mirror;
                 if let Some(base) = moved {
                     *mirror = Mirror::starting(base, chain);
@@ -111,6 +116,12 @@ impl Book {
             }
             None => {
                 counts.truncations += 1;
+                if look.segments < replica.segments {
+                    counts.marks.hit(Mark::SegmentsCut);
+                }
+                if look.end == look.start && look.start != replica.start {
+                    counts.marks.hit(Mark::BegunAnew);
+                }
                 cut = true;
                 self.truncated(look, whole())?;
             }
@@ -139,9 +150,14 @@ impl Book {
             deleted_records::took_over(look, self.partition(at))?;
         }
         let partition = self.partition(at);
+        if took_over && !current && partition.lines.unclean_epochs.contains(&look.leader_epoch) {
+            let leader = partition.replicas[&look.broker].clone();
+            partition.took_over_in_vain(&leader);
+        }
         {
             let replica = partition.replicas.get_mut(&look.broker).expect("looked up above");
             replica.truncations = look.truncations;
+            replica.segments = look.segments;
             replica.start = look.start;
             replica.high_watermark = look.high_watermark;
             replica.flushed_end = look.flushed_end;
@@ -193,7 +209,8 @@ impl Book {
         if settled || (of_line && (look.leads || took)) {
             as_line.clone()?;
         }
-        if as_line.is_ok() && of_line {
+        let compared = took || look.leads || partition.agreed_with(&replica.mirror).is_some();
+        if as_line.is_ok() && of_line && compared {
             let replica = partition.replicas.get_mut(&look.broker).expect("looked up above");
             (replica.line, replica.unsettled) = (line, false);
         }
@@ -209,7 +226,10 @@ impl Book {
         }
         let Some(leader) = partition.replicas.get(&look.broker).cloned() else { return };
         let loss = partition.begin_line(&leader, look.leader_epoch, contents);
-        counts.lossy_elections += u64::from(loss.from < loss.committed_end);
+        if loss.from < loss.committed_end {
+            counts.lossy_elections += 1;
+            counts.marks.hit(Mark::UncleanWithLoss);
+        }
         // What was deleted of a line that is over is gone as far as the present one shared it.
         partition.gone_to = look.start.max(partition.gone_to.min(loss.from));
     }
@@ -298,6 +318,9 @@ impl Book {
                 counts.elr_elections += u64::from(before.isr.is_empty());
             }
             counts.isr_changes += u64::from(before.isr != state.isr);
+            if newest_election(at, image) == Some(LeaderReason::Elr) {
+                counts.marks.hit(Mark::ElrElected);
+            }
         }
         if let Some(before) = &before {
             partition.lines.settle(before, state);
@@ -314,12 +337,18 @@ impl Book {
             if allowed {
                 counts.unclean_elections += 1;
                 partition.lines.unproved.extend(state.leader);
+                partition.lines.unclean_epochs.insert(state.leader_epoch.0);
             }
         }
+        if let Some(before) = &before {
+            let mut told: Vec<&PartitionChange> = newest_changes(at, image).collect();
+            told.reverse();
+            history_tells(at, before, state, &told)?;
+        }
         for change in newest_changes(at, image) {
-            if let ChangeKind::DataLoss { from, known } = change.kind {
+            if matches!(change.kind, ChangeKind::DataLoss { .. }) {
                 counts.losses_told += 1;
-                reported_loss::told(at, state, from, known, partition)?;
+                reported_loss::told(at, state, &change.kind, partition)?;
                 partition.lines.untold = 0;
             }
         }
@@ -350,11 +379,15 @@ fn newest_changes(at: TopicPartition, image: &MetadataImage) -> impl Iterator<It
     image.history_of(at).iter().rev().take_while(|change| change.index == image.version.0).map(Arc::as_ref)
 }
 
+/// How the newest entry came to the leader of this partition, if it did.
+fn newest_election(at: TopicPartition, image: &MetadataImage) -> Option<LeaderReason> {
+    newest_changes(at, image)
+        .find_map(|change| if let ChangeKind::Leader { reason, .. } = change.kind { Some(reason) } else { None })
+}
+
 /// Whether the newest entry elected a leader of this partition that need not be complete, and how.
 fn unclean_election(at: TopicPartition, image: &MetadataImage) -> Option<LeaderReason> {
-    newest_changes(at, image)
-        .filter_map(|change| if let ChangeKind::Leader { reason, .. } = change.kind { Some(reason) } else { None })
-        .find(|reason| matches!(reason, LeaderReason::Unclean | LeaderReason::LastKnown))
+    newest_election(at, image).filter(|reason| matches!(reason, LeaderReason::Unclean | LeaderReason::LastKnown))
 }
 
 #[cfg(test)]

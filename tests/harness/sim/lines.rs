@@ -15,6 +15,8 @@ pub struct Lines {
     /// Members of ISR or ELR that were elected uncleanly and have not led since: they may lack something, and cut the
     /// line if they come to lead.
     pub unproved: BTreeSet<BrokerId>,
+    /// The leader epochs of unclean elections.
+    pub unclean_epochs: BTreeSet<i32>,
     /// The leader epoch with which the present line begins; 0: nothing was ever cut.
     pub since: i32,
     /// Of each line but the first: its first leader epoch, and where it parted from the one before.
@@ -141,13 +143,16 @@ impl PartitionBook {
         loss
     }
 
+    /// Committed records that would be gone if this replica led as it is now, with those gone already that the history does
+    /// not tell of yet.
+    pub fn lost_with(&self, replica: &ReplicaBook) -> i64 {
+        self.lines.untold + self.committed.end() - self.held_by(replica).min(self.committed.end())
+    }
+
     /// How far a replica holds what is committed.
     fn held_by(&self, replica: &ReplicaBook) -> i64 {
         let (mirror, committed) = (&replica.mirror, &self.committed);
-        let both_begin = mirror.origin.max(committed.origin);
-        let agreed = mirror.agrees_up_to(committed, committed.end());
-        let at_the_beginning = mirror.chain_at(both_begin);
-        if agreed > both_begin || (at_the_beginning.is_some() && at_the_beginning == committed.chain_at(both_begin)) {
+        if let Some(agreed) = self.agreed_with(mirror) {
             return agreed;
         }
         // Nothing of it is there to be compared: what its line had in common with the present one counts.
@@ -156,6 +161,22 @@ impl PartitionBook {
             None if mirror.origin >= committed.end() => committed.end(),
             None => mirror.end().min(committed.origin),
         }
+    }
+
+    /// How far a log holds the same as what is committed; `None` where they have no offset in common to be compared at.
+    pub fn agreed_with(&self, mirror: &Mirror) -> Option<i64> {
+        let both_begin = mirror.origin.max(self.committed.origin);
+        let agreed = mirror.agrees_up_to(&self.committed, self.committed.end());
+        let at_the_beginning = mirror.chain_at(both_begin);
+        let begin_alike = at_the_beginning.is_some() && at_the_beginning == self.committed.chain_at(both_begin);
+        (agreed > both_begin || begin_alike).then_some(agreed)
+    }
+
+    /// A leader of an unclean election took over when another had been elected already: it commits nothing, but readers that
+    /// have not heard of the other are sent back to where it parts from what is committed.
+    pub fn took_over_in_vain(&mut self, leader: &ReplicaBook) {
+        let parts = self.held_by(leader).min(self.committed.end());
+        self.lines.cut_at = Some(self.lines.cut_at.map_or(parts, |cut| cut.min(parts)));
     }
 
     /// A leader of a line that was cut off counts more of its log as committed: nobody else ever will.
@@ -196,6 +217,28 @@ mod tests {
         );
         assert!(partition.lines.took_back_below(5) && !partition.lines.took_back_below(4));
         assert!(partition.lines.is_over(2) && !partition.lines.is_over(3));
+    }
+
+    /// Seed 4864.
+    #[test]
+    fn a_log_that_begins_above_what_is_committed_says_nothing_of_its_line() {
+        let partition = partition();
+        assert_eq!(partition.agreed_with(&partition.committed), Some(8));
+        assert_eq!(partition.agreed_with(&Mirror::starting(9, 77)), None);
+        let mut other = Mirror::starting(0, 0);
+        other.push(0, 2, 0, 99);
+        assert_eq!(partition.agreed_with(&other), Some(0), "they part at once");
+    }
+
+    /// Seed 3271.
+    #[test]
+    fn an_unclean_leader_that_comes_too_late_sends_readers_back_and_commits_nothing() {
+        let mut partition = partition();
+        let mut leader = ReplicaBook::default();
+        leader.mirror.push(0, 2, 0, 10);
+        partition.took_over_in_vain(&leader);
+        assert!(partition.lines.took_back_below(3) && !partition.lines.took_back_below(2));
+        assert_eq!((partition.committed.end(), partition.lines.losses), (8, 0));
     }
 
     #[test]

@@ -12,13 +12,14 @@ use highwater_data::disk::sim::Crash;
 use highwater_data::log::log_dir::Opening;
 use highwater_data::log::{LogDir, LogName};
 use highwater_data::replica::Replica;
-use highwater_data::replica::message::{Outbox, Output, ReplicaReply, ReplicaRequest, Ticket};
+use highwater_data::replica::message::{Checkpoint, Outbox, Output, ReplicaReply, ReplicaRequest, Ticket};
 use highwater_quorum::MetadataImage;
 use highwater_quorum::controller::{DataClaim, IsrProposal, IsrReason};
-use highwater_wire::{BrokerEpoch, BrokerId, ClusterId, DirectoryId, IncarnationId, Offset, TopicPartition};
+use highwater_wire::{BrokerEpoch, BrokerId, ClusterId, DirectoryId, IncarnationId, TopicPartition};
 use serde::{Deserialize, Serialize};
 
 use super::core::{Core, Event, Join, NodeTimer, Truth};
+use super::marks::Mark;
 use super::message::{Call, Message};
 use super::network::{Link, Packet, Place, Way};
 use super::trace::Verbose;
@@ -105,8 +106,8 @@ pub struct Process {
     proposals: BTreeMap<TopicPartition, IsrProposal>,
     alter: Option<(Call, Vec<IsrProposal>)>,
     lost: Vec<TopicPartition>,
-    /// What the controller was told of watermarks (D12).
-    reported: BTreeMap<TopicPartition, Offset>,
+    /// What the controller was told of watermarks and log starts (D12).
+    reported: BTreeMap<TopicPartition, Checkpoint>,
     registering: Option<Call>,
     heartbeat: Option<Call>,
     next_id: u64,
@@ -181,6 +182,7 @@ impl Node {
     /// The process ends, or the machine does. `keeps`: draws what of the unsynced survives a loss of power; `None`: nothing.
     pub fn end(&mut self, core: &mut Core, end: End, keeps: Option<u64>) {
         let Some(process) = self.process.take() else { return };
+        process.mark_pending_proposals(core);
         drop(process);
         self.paused = false;
         self.inbox.clear();
@@ -264,6 +266,18 @@ impl Process {
         }
     }
 
+    /// It ends: with it go the leaderships that wait for an answer of the controller.
+    fn mark_pending_proposals(&self, core: &mut Core) {
+        for hosted in self.hosted.values() {
+            let Ok(leader) = hosted.replica.replication().leader() else { continue };
+            match leader.isr().pending().map(|proposal| proposal.why) {
+                Some(IsrReason::Expand(_)) => core.mark(Mark::LeaderEndedExpanding),
+                Some(IsrReason::Shrink(_)) => core.mark(Mark::LeaderEndedShrinking),
+                Some(IsrReason::Recovered) | None => {}
+            }
+        }
+    }
+
     fn place(&self) -> Place {
         Place::Broker(self.id.0)
     }
@@ -310,7 +324,7 @@ impl Process {
     fn deliver(&mut self, core: &mut Core, at: TopicPartition, output: Output<SimDisk>) {
         match output {
             Output::Reply(ticket, reply) if self.deleting.contains_key(&ticket) => {
-                self.answer_delete(core, at, ticket, &reply);
+                self.answer_delete(core, at, ticket, &reply, true);
             }
             Output::Reply(ticket, reply) => self.answer_produce(core, at, ticket, &reply),
             Output::Wake { waiter, urgent } => self.wake(core, at, waiter, urgent),

@@ -13,13 +13,14 @@ use highwater_quorum::controller::{
     Answer, Command, CreateTopic, ElectionKind, FencedBroker, KnownWatermark, RULE_VERSION, RegisterBroker,
 };
 use highwater_quorum::image::BrokerState;
-use highwater_quorum::planner::{Liveness, place};
+use highwater_quorum::planner::{Liveness, Reports, place};
 use highwater_quorum::{Change, ImageVersion, MetadataImage, Refusal, decide};
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Millis, TopicId, TopicPartition};
 
 use super::core::{ControllerTimer, Core, Event, Truth};
 use super::gate::{self, Reality};
 use super::invariants::must;
+use super::marks::Mark;
 use super::message::Message;
 use super::network::{Packet, Way};
 use super::node::{CLUSTER, lifecycle};
@@ -50,7 +51,7 @@ pub struct Quorum {
     /// What the restart gate was last asked about.
     judged: (ImageVersion, BTreeSet<BrokerId>),
     /// What leaders said of their watermarks (D12): soft state too.
-    watermarks: BTreeMap<TopicPartition, KnownWatermark>,
+    reports: Reports,
 }
 
 impl Quorum {
@@ -67,7 +68,7 @@ impl Quorum {
             topics_made: 0,
             neglected: BTreeMap::new(),
             judged: Default::default(),
-            watermarks: BTreeMap::new(),
+            reports: Reports::default(),
         }
     }
 
@@ -228,6 +229,9 @@ impl Quorum {
                 return Err(ErrorCode::DuplicateBrokerRegistration);
             }
             request.previous_is_dead = (silent || proved) && registered.is_active();
+            if request.previous_is_dead && !silent {
+                core.mark(Mark::RestartBelieved);
+            }
         }
         let incarnation = request.incarnation;
         match self.decide(core, &Command::RegisterBroker(request)) {
@@ -250,12 +254,7 @@ impl Quorum {
         }
         self.liveness.heartbeat(broker, heartbeat.epoch, heartbeat.incarnation, core.clock().mono);
         self.versions.insert(broker, heartbeat.version);
-        // As the product: of partitions that it leads.
-        let leads = |known: &&KnownWatermark| {
-            self.image.partition(known.partition).is_some_and(|state| state.leader == Some(broker))
-        };
-        let led: Vec<_> = heartbeat.watermarks.iter().filter(leads).cloned().collect();
-        self.watermarks.extend(led.into_iter().map(|known| (known.partition, known)));
+        self.reports.take(&self.image, broker, &heartbeat.watermarks);
         let time = core.wall();
         let caught_up = heartbeat.version.0 as i64 >= registered.epoch.0;
         let command = match registered.state {
@@ -349,22 +348,14 @@ impl Quorum {
     }
 
     fn fence(&mut self, core: &mut Core, brokers: Vec<FencedBroker>) {
-        let watermarks = self.take_watermarks(&brokers);
-        let command = Command::FenceBrokers { brokers, watermarks, time: core.wall() };
+        let watermarks = self.reports.of_the_lost(&self.image, &brokers);
+        let command = Command::FenceBrokersKnowing { brokers, watermarks, time: core.wall() };
         let _refused = self.decide(core, &command);
     }
 
-    /// What these brokers said of the partitions they lead.
-    fn take_watermarks(&mut self, brokers: &[FencedBroker]) -> Vec<KnownWatermark> {
-        let image = self.image.clone();
-        let led = |at: &TopicPartition| {
-            let leader = image.partition(*at).and_then(|state| state.leader);
-            leader.is_some_and(|leader| brokers.iter().any(|fenced| fenced.broker == leader))
-        };
-        let (taken, kept) = std::mem::take(&mut self.watermarks).into_iter().partition(|(at, _)| led(at));
-        self.watermarks = kept;
-        let taken: BTreeMap<_, _> = taken;
-        taken.into_values().collect()
+    /// What the present leader of a partition last said of its watermark.
+    pub fn reported_watermark(&self, at: TopicPartition) -> Option<KnownWatermark> {
+        self.reports.of(&self.image, at)
     }
 
     /// Fences on proof, rightly or not, unless the planner spares the broker (D7).
@@ -377,9 +368,12 @@ impl Quorum {
 
     /// A suspicion of a broker that lives (a firewall that rejects): it is fenced all the same.
     pub fn suspect_falsely(&mut self, core: &mut Core, broker: BrokerId) {
-        if let Some(epoch) = self.image.brokers.get(&broker).map(|b| b.epoch) {
+        if let Some((epoch, active)) = self.image.brokers.get(&broker).map(|b| (b.epoch, b.is_active())) {
             let suspected = core.clock().mono + Millis(1);
             self.prove_dead(core, broker, epoch, suspected, "a false suspicion");
+            if self.image.broker(broker).is_some_and(|registered| !registered.is_active()) && active {
+                core.mark(Mark::FencedByMistake);
+            }
         }
     }
 
@@ -398,7 +392,7 @@ impl Quorum {
     pub fn come_back(&mut self, core: &mut Core) {
         self.out = false;
         self.liveness = Liveness::new(Millis(core.swarm.session_ms), core.clock().mono);
-        self.watermarks.clear();
+        self.reports = Reports::default();
     }
 
     pub fn is_out(&self) -> bool {
@@ -519,7 +513,7 @@ fn describe(command: &Command) -> String {
                 .collect();
             format!("alter by {} of {}: {}", a.broker, a.epoch, changes.join(", "))
         }
-        Command::FenceBrokers { brokers, .. } => {
+        Command::FenceBrokers { brokers, .. } | Command::FenceBrokersKnowing { brokers, .. } => {
             let brokers: Vec<_> = brokers.iter().map(|b| format!("{} of {} ({})", b.broker, b.epoch, b.note)).collect();
             format!("fence {}", brokers.join(", "))
         }

@@ -106,7 +106,6 @@ impl Totals {
         sum.read += one.read;
         sum.truncations += one.truncations;
         sum.elr_elections += one.elr_elections;
-        sum.expansions_refused += one.expansions_refused;
         sum.diverging += one.diverging;
         sum.topics += one.topics;
         sum.acts += one.acts;
@@ -114,6 +113,7 @@ impl Totals {
         sum.lossy_elections += one.lossy_elections;
         sum.deletes_answered += one.deletes_answered;
         sum.losses_told += one.losses_told;
+        sum.marks.add(&one.marks);
         let mixed = (outcome.trace_hash ^ outcome.seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.trace_hash = self.trace_hash.wrapping_add(mixed ^ (mixed >> 31));
         if let Some(violation) = &outcome.violation {

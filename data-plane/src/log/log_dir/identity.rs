@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use highwater_quorum::controller::DataClaim;
+use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::{BrokerEpoch, BrokerId, ClusterId, DirectoryId, IncarnationId};
 
 use super::super::checkpoint::{format_properties, parse_properties, read_text, write_atomically};
@@ -100,8 +101,10 @@ pub fn take_clean_stop<D: Disk>(disk: &D, path: &Path) -> Result<Option<Option<B
         return Ok(None);
     }
     let text = read_text(disk, &file).map_err(failed)?.unwrap_or_default();
-    disk.remove(&file).map_err(failed)?;
-    disk.sync_dir(path).map_err(failed)?;
+    if !planted(Flaw::CleanStopCountsTwice) {
+        disk.remove(&file).map_err(failed)?;
+        disk.sync_dir(path).map_err(failed)?;
+    }
     let properties = parse_properties(&text);
     // A mark that does not say so whole was not written at the very end.
     if properties.get("version").is_none_or(|version| version != "0") {

@@ -184,6 +184,22 @@ fn a_log_deleted_just_before_a_kill_leaves_no_marks_either() {
     assert_eq!(dir.watermark(&name), Offset(0));
 }
 
+/// Simulation, seed 5460: the topic was deleted while the broker was away, and made again after it was killed once more.
+#[test]
+fn a_log_set_aside_just_before_a_kill_leaves_no_marks_either() {
+    let disk = SimDisk::new();
+    let name = LogName::new("t", 0);
+    let (dir, _) = open(&disk, &opening());
+    disk.create_dir_all(&dir.log_path(&name)).unwrap();
+    dir.checkpoint_watermarks([(name.clone(), Offset(335))]).unwrap();
+    dir.checkpoint_starts([(name.clone(), Offset(7))]).unwrap();
+    dir.set_aside(&name).unwrap();
+    drop(dir);
+    disk.crash(Crash::PowerLoss);
+    let (dir, _) = open(&disk, &opening());
+    assert_eq!((dir.watermark(&name), dir.marks(&name).start), (Offset(0), Offset(0)));
+}
+
 #[test]
 fn a_deleted_log_leaves_the_checkpoints_and_can_be_erased_later() {
     let disk = SimDisk::new();

@@ -82,6 +82,9 @@ impl<D: Disk> Recovery<'_, D> {
         self.drop_snapshots_above(&mut files.snapshots, recovery_point)?;
         let (mut producers, from) = newest_snapshot(self.disk, self.path, &mut files.snapshots, end)?;
         replay_producers(&segments, from, &mut producers)?;
+        if planted(Flaw::ForgetsProducers) {
+            producers.clear();
+        }
         let stored = epochs.clone().unwrap_or_default();
         let epochs = if emptied { EpochHistory::default() } else { self.epochs(epochs, clean, &segments, start, end)? };
         let report = RecoveryReport {

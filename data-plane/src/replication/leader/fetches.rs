@@ -46,6 +46,7 @@ pub fn compare_logs(
     if let Some(last) = last_fetched_epoch.filter(|_| !planted(Flaw::IgnoresDivergence)) {
         let Some((epoch, end)) = view.epochs.end_of(last, view.end) else { return Err(out_of_range) };
         if epoch < last || end < offset {
+            let epoch = if planted(Flaw::NamesTheAskedEpoch) { last } else { epoch };
             return Ok(FetchVerdict::Diverges { epoch, end });
         }
     }
@@ -59,6 +60,7 @@ impl Leader {
     /// Checks a follower's fetch against this leadership and the log; changes nothing (R72, R73, R99, R103, D22).
     pub fn check_fetch(&self, fetch: &FollowerFetch, view: &LogView<'_>) -> Result<FetchVerdict, Refusal> {
         match fetch.leader_epoch {
+            Some(_) if planted(Flaw::TakesAnyEpoch) => {}
             Some(given) if given < self.epoch => {
                 return Err(Refusal::FencedEpoch { given, current: self.epoch, leader: Some(self.me) });
             }

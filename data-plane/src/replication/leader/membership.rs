@@ -127,8 +127,9 @@ impl Leader {
         let of_others = out.iter().map(|follower| self.evidence(follower, &cx.view, cx.now));
         // Alone in sync it may be lost with all that nobody else holds: what it had committed until now comes first, for
         // whoever counts the loss (D12). Its log may end behind that, but it may be gone before it commits the rest.
-        let note = Some("high watermark of the leader".to_owned());
-        let of_itself = Evidence { leader_end: Some(self.high_watermark), note, ..Evidence::about(self.me) };
+        let note = Some("high watermark and log start of the leader".to_owned());
+        let (leader_end, follower_end) = (Some(self.high_watermark), Some(cx.view.start));
+        let of_itself = Evidence { leader_end, follower_end, note, ..Evidence::about(self.me) };
         let evidence = (isr == [self.me]).then_some(of_itself).into_iter().chain(of_others).collect();
         self.propose(isr, IsrReason::Shrink(reason), evidence, cx);
     }

@@ -34,7 +34,8 @@ pub(in crate::controller) fn register(draft: &mut Draft, request: &RegisterBroke
     if previous.is_some_and(|previous| previous.is_active()) && !request.previous_is_dead {
         return Err(Refusal::DuplicateRegistration(request.broker));
     }
-    let epoch = BrokerEpoch(i64::try_from(draft.index).expect("raft indexes stay below 2^63"));
+    let fresh = BrokerEpoch(i64::try_from(draft.index).expect("raft indexes stay below 2^63"));
+    let epoch = previous.filter(|_| planted(Flaw::OneEpochForAll)).map_or(fresh, |previous| previous.epoch);
     let proof = proof(previous.map(Arc::as_ref), request);
     draft.push(Change::Broker(Arc::new(registration(request, epoch, BrokerState::Fenced, proof))));
     if !planted(Flaw::RegistrationKeepsIsr) {
@@ -54,7 +55,7 @@ fn take_out(draft: &mut Draft, request: &RegisterBroker, proof: DataProof, previ
         lost: if keeps_all { BTreeSet::new() } else { lost },
         forgotten: None,
         reason: ShrinkReason::BrokerRestarted,
-        watermarks: BTreeMap::new(),
+        reports: BTreeMap::new(),
         live: Live::of(image).without([&broker]),
     };
     let moved = previous.is_none_or(|previous| previous.log_dirs != request.log_dirs);

@@ -5,7 +5,9 @@ use highwater_wire::{BrokerId, LeaderEpoch, Offset, PartitionEpoch, Timestamp};
 use crate::controller::loss::last_watermark;
 use crate::controller::testing::*;
 use crate::controller::*;
-use crate::image::{ChangeKind, Evidence, LastWatermark, LeaderReason, LeaderRecovery, ShrinkReason, WatermarkSource};
+use crate::image::{
+    ChangeKind, Evidence, LastReport, LastWatermark, LeaderReason, LeaderRecovery, ShrinkReason, WatermarkSource,
+};
 
 /// `leader` for topic `n`, without any further word.
 fn chosen(n: u8, leader: i32) -> ChosenElection {
@@ -30,11 +32,22 @@ fn elect(quorum: &mut Quorum, election: ChosenElection) -> Result<BrokerId, Refu
     }
 }
 
+fn report(watermark: i64, start: i64) -> LastReport {
+    LastReport { high_watermark: Offset(watermark), reported: Timestamp(9), log_start: Offset(start) }
+}
+
 /// Fences a leader that had said this of its watermark.
 fn fence_with(quorum: &mut Quorum, id: i32, watermark: i64) {
-    let known = KnownWatermark { partition: at(1), high_watermark: Offset(watermark), reported: Timestamp(9) };
+    fence_with_start(quorum, id, watermark, 0);
+}
+
+/// The same, and where its log began.
+fn fence_with_start(quorum: &mut Quorum, id: i32, watermark: i64, start: i64) {
+    let LastReport { high_watermark, reported, log_start } = report(watermark, start);
+    let known = KnownWatermark { partition: at(1), high_watermark, reported, log_start, leader_epoch: None };
     let fenced = FencedBroker { broker: BrokerId(id), epoch: quorum.epoch(id), note: "silent".to_owned() };
-    quorum.run(Command::FenceBrokers { brokers: vec![fenced], watermarks: vec![known], time: Timestamp(3) }).unwrap();
+    let time = Timestamp(3);
+    quorum.run(Command::FenceBrokersKnowing { brokers: vec![fenced], watermarks: vec![known], time }).unwrap();
 }
 
 /// The first proposal of a leader that was elected uncleanly; `end`: where its log ended.
@@ -187,25 +200,41 @@ fn nothing_is_known_where_nobody_reported_and_nothing_is_lost_where_the_log_is_l
     }
 }
 
+/// Simulation, seeds 3224 and 5063.
+#[test]
+fn what_the_last_leader_had_deleted_is_not_lost() {
+    for (start, end, from, lost) in [(66, 62, 66, 4), (70, 62, 70, 0), (60, 62, 62, 8)] {
+        let mut quorum = Quorum::new(2);
+        quorum.create(1, &[1, 2], &[("unclean.leader.election.enable", "true")]).unwrap();
+        quorum.set_isr(1, &[1]);
+        fence_with_start(&mut quorum, 1, 70, start);
+        recovered(&mut quorum, 2, end);
+        let [loss] = losses(&quorum).try_into().unwrap();
+        let ChangeKind::DataLoss { from: Some(Offset(begins)), .. } = loss else { panic!("{loss:?}") };
+        assert_eq!((begins, loss.records_lost()), (from, lost), "log start {start}");
+    }
+}
+
 #[test]
 fn the_change_that_left_a_leader_alone_tells_what_was_committed_at_least() {
     let mut quorum = Quorum::new(2);
     quorum.create(1, &[1, 2], &[]).unwrap();
     let leader_end = |broker, end| Evidence { leader_end: Some(Offset(end)), ..Evidence::about(BrokerId(broker)) };
-    let evidence = vec![leader_end(1, 40), leader_end(2, 45)];
+    let of_itself = Evidence { follower_end: Some(Offset(33)), ..leader_end(1, 40) };
+    let evidence = vec![of_itself, leader_end(2, 45)];
     let why = IsrReason::Shrink(ShrinkReason::FollowerSlow);
     let shrink = IsrProposal { why, evidence, ..quorum.proposal(1, &[1]) };
     quorum.alter(1, shrink).unwrap();
     quorum.fence(&[1]);
     let known = |quorum: &Quorum, min_isr| last_watermark(quorum.state(1), quorum.image.history_of(at(1)), min_isr);
     let told = known(&quorum, 1).unwrap();
-    assert_eq!((told.high_watermark, told.source), (Offset(40), WatermarkSource::IsrChange));
-    assert_eq!(told.leader, Some(BrokerId(1)));
+    assert_eq!((told.watermark.high_watermark, told.watermark.source), (Offset(40), WatermarkSource::IsrChange));
+    assert_eq!((told.watermark.leader, told.log_start), (Some(BrokerId(1)), Offset(33)));
     assert_eq!(known(&quorum, 2), None, "below min ISR the watermark stood still");
     // It comes back, leads, and is lost again: what was true of an earlier leadership is not of this one.
     quorum.unfence(1, &[]).unwrap();
     fence_with(&mut quorum, 1, 30);
-    assert_eq!(known(&quorum, 1).unwrap().high_watermark, Offset(30));
+    assert_eq!(known(&quorum, 1).unwrap().watermark.high_watermark, Offset(30));
 }
 
 #[test]
@@ -214,7 +243,7 @@ fn a_leader_that_is_still_there_is_replaced_only_by_the_operators_word_and_its_w
     quorum.create(1, &[1, 2, 3], &[]).unwrap();
     quorum.set_isr(1, &[1, 2]);
     assert_eq!(elect(&mut quorum, chosen(1, 3)), Err(Refusal::LossNotAccepted(BrokerId(3))));
-    let choice = ChosenElection { watermark: Some((Offset(50), Timestamp(8))), ..with_loss(1, 3) };
+    let choice = ChosenElection { watermark: Some(report(50, 0)), ..with_loss(1, 3) };
     assert_eq!(elect(&mut quorum, choice), Ok(BrokerId(3)));
     assert_eq!((quorum.sets(1), quorum.last_election(1)), ((Some(3), vec![3], vec![]), LeaderReason::Unclean));
     recovered(&mut quorum, 3, 45);
@@ -237,5 +266,5 @@ fn rules_below_3_tell_no_loss() {
     let decision = decide(&quorum.image, index, 2, &Command::AlterPartition(request)).unwrap();
     quorum.image.apply_all(&decision.changes);
     assert!(losses(&quorum).is_empty());
-    assert_eq!(quorum.state(1).last_known_watermark, Some((Offset(70), Timestamp(9))));
+    assert_eq!(quorum.state(1).last_known_watermark, Some(report(70, 0)));
 }

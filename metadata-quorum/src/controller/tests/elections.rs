@@ -1,10 +1,10 @@
 //! R189–R198: who leads next, and how it is labelled.
 
-use highwater_wire::{BrokerId, LeaderEpoch, Timestamp};
+use highwater_wire::{BrokerId, LeaderEpoch, Offset, Timestamp};
 
 use crate::controller::testing::*;
 use crate::controller::*;
-use crate::image::{ChangeKind, LeaderReason, LeaderRecovery, ShrinkReason};
+use crate::image::{ChangeKind, LastReport, LeaderReason, LeaderRecovery, ShrinkReason};
 
 const UNCLEAN: &[(&str, &str)] = &[("unclean.leader.election.enable", "true")];
 
@@ -63,13 +63,16 @@ fn an_unclean_leader_is_marked_and_starts_alone_until_it_says_it_recovered() {
     let mut quorum = Quorum::new(2);
     quorum.create(1, &[1, 2], UNCLEAN).unwrap();
     quorum.set_isr(1, &[1]);
-    let known = KnownWatermark { partition: at(1), high_watermark: highwater_wire::Offset(70), reported: Timestamp(9) };
+    let report = LastReport { high_watermark: Offset(70), reported: Timestamp(9), log_start: Offset(3) };
+    let LastReport { high_watermark, reported, log_start } = report;
+    let known = KnownWatermark { partition: at(1), high_watermark, reported, log_start, leader_epoch: None };
     let fenced = FencedBroker { broker: BrokerId(1), epoch: quorum.epoch(1), note: "silent".to_owned() };
-    quorum.run(Command::FenceBrokers { brokers: vec![fenced], watermarks: vec![known], time: Timestamp(3) }).unwrap();
+    let time = Timestamp(3);
+    quorum.run(Command::FenceBrokersKnowing { brokers: vec![fenced], watermarks: vec![known], time }).unwrap();
     assert_eq!(quorum.sets(1).1, vec![2]);
     assert_eq!(quorum.last_election(1), LeaderReason::Unclean);
     assert_eq!(quorum.state(1).recovery, LeaderRecovery::Recovering);
-    assert_eq!(quorum.state(1).last_known_watermark, Some((highwater_wire::Offset(70), Timestamp(9))));
+    assert_eq!(quorum.state(1).last_known_watermark, Some(report));
     let told = quorum.image.history_of(at(1)).iter().any(|change| match &change.kind {
         ChangeKind::Shrink { reason: ShrinkReason::UncleanElection, evidence, .. } => {
             evidence[0].note.as_deref().unwrap().contains("high watermark 70")

@@ -11,7 +11,8 @@ use highwater_wire::{BrokerId, DirectoryId, IncarnationId, LeaderEpoch, Offset, 
 use crate::controller::testing::*;
 use crate::controller::*;
 use crate::image::{
-    Endpoint, Evidence, ImageVersion, Inherited, LeaderReason, LeaderRecovery, MetadataImage, ShrinkReason, state_hash,
+    Endpoint, Evidence, ImageVersion, Inherited, LastReport, LeaderReason, LeaderRecovery, MetadataImage, ShrinkReason,
+    state_hash,
 };
 
 struct Golden {
@@ -22,7 +23,7 @@ struct Golden {
     hashes: (u64, u64),
 }
 
-const GOLDEN: [Golden; 3] = [
+const GOLDEN: [Golden; 4] = [
     Golden {
         name: "golden_rules_1.bin",
         stored: include_bytes!("golden_rules_1.bin"),
@@ -40,6 +41,12 @@ const GOLDEN: [Golden; 3] = [
         stored: include_bytes!("golden_rules_3.bin"),
         written_anew: by_rules_3,
         hashes: (0x2bf2_3fee_bb99_827f, 0xc5f8_5fdd_a87a_9279),
+    },
+    Golden {
+        name: "golden_rules_4.bin",
+        stored: include_bytes!("golden_rules_4.bin"),
+        written_anew: by_rules_4,
+        hashes: (0x53f8_0312_5fe1_5ed6, 0xe18d_7e11_fde2_467d),
     },
 ];
 
@@ -170,7 +177,7 @@ fn by_rules_3() -> Vec<(u64, u16, Command)> {
     run(q, alter(one, true, &[("min.insync.replicas", set("1")), ("flush.messages", set("1"))])).unwrap();
     // The last one goes; what it had committed is known; another leads at the cost of it, and says where it begins.
     let last = FencedBroker { broker: BrokerId(1), epoch: q.epoch(1), note: "connection refused twice".to_owned() };
-    let known = KnownWatermark { partition: at(1), high_watermark: Offset(70), reported: time };
+    let known = BareWatermark { partition: at(1), high_watermark: Offset(70), reported: time };
     run(q, Command::FenceBrokers { brokers: vec![last], watermarks: vec![known], time }).unwrap();
     let (broker, epoch) = (BrokerId(2), q.epoch(2));
     run(q, Command::UnfenceBroker { broker, epoch, lost: Vec::new(), time }).unwrap();
@@ -201,6 +208,75 @@ fn by_rules_3() -> Vec<(u64, u16, Command)> {
     // Unclean elections allowed: whoever has no leader gets one.
     run(q, alter(ConfigResource::Topic(topic_id(2)), false, &[("unclean.leader.election.enable", set("true"))]))
         .unwrap();
+    log
+}
+
+/// What rules 4 brought: where the logs of lost leaders began, reported, named with a choice, or as evidence.
+fn by_rules_4() -> Vec<(u64, u16, Command)> {
+    let mut quorum = Quorum { image: MetadataImage::default() };
+    let mut log = Vec::new();
+    let mut run = |quorum: &mut Quorum, command: Command| {
+        log.push((quorum.image.version.0 + 1, 4, command.clone()));
+        quorum.run(command)
+    };
+    let time = Timestamp(1_767_225_600_000);
+    let q = &mut quorum;
+    run(q, Command::FormCluster { cluster_id: CLUSTER.to_owned(), feature_level: 1, time }).unwrap();
+    for id in 1..=2 {
+        run(q, Command::RegisterBroker(RegisterBroker { time, ..registration(id) })).unwrap();
+        let (broker, epoch) = (BrokerId(id), q.epoch(id));
+        run(q, Command::UnfenceBroker { broker, epoch, lost: Vec::new(), time }).unwrap();
+    }
+    run(q, Command::CreateTopic(creation(1, &[1, 2], &[]))).unwrap();
+    let alter = |q: &Quorum, proposal: IsrProposal| {
+        let sender = q.image.partition(proposal.partition).unwrap().leader.unwrap();
+        let epoch = q.epoch(sender.0);
+        Command::AlterPartition(AlterPartition { broker: sender, epoch, changes: vec![proposal], time })
+    };
+    let of_itself = |id, leader_end, follower_end| Evidence {
+        leader_end: Some(Offset(leader_end)),
+        follower_end: Some(Offset(follower_end)).filter(|start| *start > Offset::ZERO),
+        ..Evidence::about(BrokerId(id))
+    };
+    let mut alone = q.proposal(1, &[1]);
+    alone.why = IsrReason::Shrink(ShrinkReason::FollowerSlow);
+    alone.evidence = vec![of_itself(1, 40, 33)];
+    run(q, alter(q, alone)).unwrap();
+    let fenced = |q: &Quorum, id| FencedBroker { broker: BrokerId(id), epoch: q.epoch(id), note: "silent".to_owned() };
+    let (high_watermark, log_start) = (Offset(70), Offset(66));
+    let leader_epoch = Some(q.state(1).leader_epoch);
+    let known = KnownWatermark { partition: at(1), high_watermark, reported: time, log_start, leader_epoch };
+    run(q, Command::FenceBrokersKnowing { brokers: vec![fenced(q, 1)], watermarks: vec![known], time }).unwrap();
+    let chosen = |leader, watermark| Command::ElectChosen {
+        elections: vec![ChosenElection {
+            partition: at(1),
+            leader: BrokerId(leader),
+            accept_loss: true,
+            expected_leader_epoch: None,
+            expected_partition_epoch: None,
+            watermark,
+        }],
+        time,
+    };
+    run(q, chosen(2, None)).unwrap();
+    let recovers = |q: &Quorum, id, end| {
+        let mut recovered = q.proposal(1, &[id]);
+        recovered.why = IsrReason::Recovered;
+        recovered.recovery = LeaderRecovery::Recovered;
+        recovered.evidence = vec![of_itself(id, end, 0)];
+        alter(q, recovered)
+    };
+    run(q, recovers(q, 2, 64)).unwrap();
+    // The other one comes back and is named, at the cost of what the present leader has committed since and not deleted.
+    let (broker, epoch) = (BrokerId(1), q.epoch(1));
+    run(q, Command::UnfenceBroker { broker, epoch, lost: Vec::new(), time }).unwrap();
+    let report = LastReport { high_watermark: Offset(90), reported: time, log_start: Offset(88) };
+    run(q, chosen(1, Some(report))).unwrap();
+    run(q, recovers(q, 1, 75)).unwrap();
+    let lost: Vec<u64> = q.image.history_of(at(1)).iter().map(|change| change.kind.records_lost()).collect();
+    assert_eq!(lost.iter().sum::<u64>(), (70 - 66) + (90 - 88));
+    run(q, Command::FenceBrokers { brokers: vec![fenced(q, 2)], watermarks: Vec::new(), time }).unwrap();
+    run(q, Command::DeleteTopic { id: topic_id(4), time }).unwrap_err();
     log
 }
 
@@ -255,7 +331,7 @@ fn by_rules_1() -> Vec<(u64, u16, Command)> {
     run(q, alter(q, shrink.clone())).unwrap();
     run(q, alter(q, shrink)).unwrap();
     run(q, alter(q, q.proposal(1, &[1, 2, 3]))).unwrap();
-    let known = KnownWatermark { partition: at(1), high_watermark: Offset(70), reported: time };
+    let known = BareWatermark { partition: at(1), high_watermark: Offset(70), reported: time };
     let fence = |q: &Quorum, brokers: &[i32]| {
         let one = |id: &i32| FencedBroker { broker: BrokerId(*id), epoch: q.epoch(*id), note: "silent".to_owned() };
         let brokers = brokers.iter().map(one).collect();

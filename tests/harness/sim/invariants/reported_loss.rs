@@ -1,32 +1,25 @@
 //! What an unclean election is said to have cost is true (D12): never more than it did, and from where the new leader began.
 
-use highwater_quorum::image::{LastWatermark, PartitionState};
-use highwater_wire::{Offset, TopicPartition};
+use highwater_quorum::image::{ChangeKind, PartitionState};
+use highwater_wire::TopicPartition;
 
 use super::super::book::PartitionBook;
 use super::{Verdict, must};
 
-/// The quorum wrote a loss into the history: from `from` on, up to the watermark that is `known`.
-pub fn told(
-    at: TopicPartition,
-    state: &PartitionState,
-    from: Option<Offset>,
-    known: Option<LastWatermark>,
-    book: &PartitionBook,
-) -> Verdict {
+/// The quorum wrote a `loss` into the history.
+pub fn told(at: TopicPartition, state: &PartitionState, loss: &ChangeKind, book: &PartitionBook) -> Verdict {
     let Some(leader) = state.leader.and_then(|leader| book.replicas.get(&leader)) else { return Ok(()) };
     if leader.leader_epoch != state.leader_epoch.0 {
         return Ok(());
     }
-    let Some(from) = from else { return Ok(()) };
-    must(from.0 == leader.leadership_start, "D12", || {
+    let ChangeKind::DataLoss { from: Some(from), known } = loss else { return Ok(()) };
+    must(from.0 >= leader.leadership_start, "D12", || {
         format!(
             "{at}: the loss is said to begin at {from}; epoch {} of its leader begins at {}",
             state.leader_epoch, leader.leadership_start
         )
     })?;
-    let Some(known) = known else { return Ok(()) };
-    let said = (known.high_watermark.0 - from.0).max(0);
+    let said = loss.records_lost() as i64;
     let (real, loss) = (book.lines.untold, book.lines.newest_loss);
     must(said <= real, "D12", || {
         format!(

@@ -7,6 +7,7 @@ use highwater_wire::{ErrorCode, Millis, Offset, TopicPartition};
 
 use super::super::core::Core;
 use super::super::invariants::deleted_records;
+use super::super::marks::Mark;
 use super::super::message::{Call, Message};
 use super::super::network::{Link, Way};
 use super::Process;
@@ -45,7 +46,7 @@ impl Process {
             core.check(deleted_records::judged(at, before.map(|o| o.0), high_watermark.0, refused, starts));
         }
         if !matches!(reply, ReplicaReply::Waiting) {
-            self.answer_delete(core, at, ticket, &reply);
+            self.answer_delete(core, at, ticket, &reply, false);
         }
     }
 
@@ -55,11 +56,15 @@ impl Process {
         at: TopicPartition,
         ticket: Ticket,
         reply: &ReplicaReply<SimDisk>,
+        waited: bool,
     ) {
         let Some(WaitingDelete { to, target }) = self.deleting.remove(&ticket) else { return };
         let result = match reply {
             ReplicaReply::DeletedRecords { low_watermark } => {
                 core.counts.deletes_answered += 1;
+                if waited {
+                    core.mark(Mark::DeleteAwaited);
+                }
                 let alive = self.acted.active_brokers().filter(|broker| broker.id != self.id);
                 let alive: Vec<_> = alive.map(|broker| (broker.id, broker.epoch.0)).collect();
                 let me = self.id;

@@ -12,6 +12,7 @@ use highwater_wire::{BrokerId, ErrorCode, Offset, TopicPartition};
 
 use super::super::core::{Core, Event, NodeTimer};
 use super::super::invariants::joining;
+use super::super::marks::Mark;
 use super::super::message::{Call, Message, PartitionAnswer};
 use super::super::network::{Link, Place};
 use super::Process;
@@ -153,7 +154,7 @@ impl Process {
         let leader = BrokerId(leader);
         let Some(fetcher) = self.fetchers.get_mut(&leader) else { return };
         if fetcher.calls.front() != Some(&call) {
-            return;
+            return core.mark(Mark::AnswerToNobody);
         }
         fetcher.calls.pop_front();
         for (at, requested, answer) in answers {

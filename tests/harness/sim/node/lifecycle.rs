@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use highwater_data::disk::SimDisk;
 use highwater_data::log::{Log, LogName, LogSettings, OpenError, SyncJob};
-use highwater_data::replica::message::{Assignment, Became, IsrAnswered, Peer, Peers, ReplicaReply, ReplicaRequest};
+use highwater_data::replica::message::{
+    Assignment, Became, Checkpoint, IsrAnswered, Peer, Peers, ReplicaReply, ReplicaRequest,
+};
 use highwater_data::replica::{Replica, ReplicaConfig};
 use highwater_quorum::client::{Heartbeat, HeartbeatAnswer};
 use highwater_quorum::controller::{AlterPartition, AlteredPartition, KnownWatermark, RegisterBroker};
@@ -15,6 +17,7 @@ use highwater_quorum::{ImageVersion, MetadataImage};
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Millis, Offset, TopicPartition};
 
 use super::super::core::{Core, Event, NodeTimer};
+use super::super::marks::Mark;
 use super::super::message::{Call, Message};
 use super::following::Next;
 use super::{CLUSTER, Hosted, Process};
@@ -124,10 +127,15 @@ impl Process {
             else {
                 continue;
             };
-            let high_watermark = checkpoint.high_watermark;
-            self.reported.insert(partition, high_watermark);
-            if before.get(&partition) != Some(&high_watermark) {
-                told.push(KnownWatermark { partition, high_watermark, reported: core.wall() });
+            let Checkpoint { high_watermark, log_start, leader_epoch, .. } = checkpoint;
+            self.reported.insert(partition, checkpoint);
+            let same = |before: &Checkpoint| {
+                let said = (before.high_watermark, before.log_start, before.leader_epoch);
+                said == (high_watermark, log_start, leader_epoch)
+            };
+            if !before.get(&partition).is_some_and(same) {
+                let (reported, leader_epoch) = (core.wall(), Some(leader_epoch));
+                told.push(KnownWatermark { partition, high_watermark, reported, log_start, leader_epoch });
             }
         }
         told
@@ -216,10 +224,20 @@ impl Process {
         };
         let (_, changes) = self.alter.take().expect("looked at above");
         for (proposal, result) in changes.into_iter().zip(results) {
-            if result == Err(ErrorCode::IneligibleReplica) {
-                core.counts.expansions_refused += 1;
-            }
             let at = proposal.partition;
+            match result {
+                Err(ErrorCode::IneligibleReplica) => core.mark(Mark::MemberIneligible),
+                Err(ErrorCode::InvalidUpdateVersion | ErrorCode::FencedLeaderEpoch) => {
+                    core.mark(Mark::ProposalOutdated);
+                }
+                _ => {}
+            }
+            let leads = |hosted: &Hosted| {
+                hosted.replica.replication().leader().is_ok_and(|leader| leader.epoch() == proposal.leader_epoch)
+            };
+            if !self.hosted.get(&at).is_some_and(leads) {
+                core.mark(Mark::AnsweredTooLate);
+            }
             self.ask(core, at, ReplicaRequest::IsrAnswered(Box::new(IsrAnswered { proposal, result })));
         }
         self.propose(core);
@@ -365,6 +383,13 @@ impl Process {
         let claimed = [&state.isr, &state.elr, &state.last_known_elr].into_iter().any(|list| list.contains(&self.id));
         if first && report.may_have_lost_records() && claimed {
             self.lost.push(local.at);
+            core.mark(Mark::LossReported);
+        }
+        if report.cut.as_ref().is_some_and(|cut| cut.incomplete_last_batch_only) {
+            core.mark(Mark::TornTailCut);
+        }
+        if !report.clean && log.producer_count() > 0 {
+            core.mark(Mark::ProducersRebuilt);
         }
         core.trace.line(core.now, || format!("  b{} opens {name}: {report:?}", self.id));
         let config = ReplicaConfig { partition: local.at, me: self.id, lag_max: Millis(core.swarm.lag_ms) };

@@ -92,6 +92,7 @@ impl Process {
             opened_at: core.now,
             alive: true,
             truncations: view.truncations,
+            segments: hosted.replica.log().segment_count(),
             start: view.start.0,
             flushed_end: view.flushed_end.0,
             ..ReplicaBook::default()
@@ -115,6 +116,7 @@ impl Process {
             end: view.end.0,
             flushed_end: view.flushed_end.0,
             truncations: view.truncations,
+            segments: hosted.replica.log().segment_count(),
             epochs: &[],
             isr: &[],
             min_isr: 0,
@@ -163,6 +165,7 @@ impl Process {
             end: view.end.0,
             flushed_end: view.flushed_end.0,
             truncations: view.truncations,
+            segments: replica.log().segment_count(),
             epochs: &epochs,
             isr: &glance.isr,
             min_isr: self.told_min_isr(at),

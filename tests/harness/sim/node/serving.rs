@@ -13,6 +13,7 @@ use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offs
 
 use super::super::core::{Core, Event, NodeTimer};
 use super::super::invariants::joining;
+use super::super::marks::Mark;
 use super::super::message::{Call, Message, PartitionAnswer, ReadAnswer};
 use super::super::network::{Link, Way};
 use super::Process;
@@ -45,6 +46,8 @@ pub(super) struct Session {
     armed: BTreeSet<TopicPartition>,
     /// Partitions that have news.
     ready: BTreeSet<TopicPartition>,
+    /// It has answered before.
+    served: bool,
     /// The watermark and the log start it was last told of each partition (R88).
     told: BTreeMap<TopicPartition, (Offset, Offset)>,
     parked: Option<Parked>,
@@ -85,7 +88,18 @@ impl Process {
         let epoch = self.hosted.get(&at).map_or(-1, |hosted| hosted.replica.replication().leader_epoch().0);
         let waiting = WaitingProduce { link, generation, call, deadline: deadline.0 * 1_000, at, epoch };
         self.waiting.insert(ticket, waiting);
-        match self.ask(core, at, ReplicaRequest::Produce(request)) {
+        let before = self.log_end(at);
+        let reply = self.ask(core, at, ReplicaRequest::Produce(request));
+        match &reply {
+            Some(ReplicaReply::Waiting | ReplicaReply::Produced(_)) if self.log_end(at) == before => {
+                core.mark(Mark::DuplicateAnswered);
+            }
+            Some(ReplicaReply::Refused(refusal)) if refusal.code() == ErrorCode::NotEnoughReplicas => {
+                core.mark(Mark::RefusedBelowMinIsr);
+            }
+            _ => {}
+        }
+        match reply {
             Some(ReplicaReply::Waiting) => {}
             Some(ReplicaReply::Refused(_)) if acks == Acks::None => {
                 // R46: the only way to tell.
@@ -103,6 +117,10 @@ impl Process {
                 core.send(link, Way::Back, generation, Message::Produced { call, result });
             }
         }
+    }
+
+    fn log_end(&self, at: TopicPartition) -> Option<Offset> {
+        self.hosted.get(&at).map(|hosted| hosted.replica.log().view().end)
     }
 
     pub(super) fn answer_produce(
@@ -182,7 +200,12 @@ impl Process {
         let request = ListOffsets { caller, leader_epoch, spec: OffsetSpec::Latest };
         match self.ask(core, at, ReplicaRequest::ListOffsets(request)) {
             Some(ReplicaReply::ListedOffset(listed)) => Ok(listed.offset),
-            Some(ReplicaReply::Refused(refusal)) => Err(refusal.code()),
+            Some(ReplicaReply::Refused(refusal)) => {
+                if refusal.code() == ErrorCode::OffsetNotAvailable {
+                    core.mark(Mark::EndNotTold);
+                }
+                Err(refusal.code())
+            }
             Some(other) => panic!("ListOffsets is answered with {other:?}"),
             None => Err(ErrorCode::NotLeaderOrFollower),
         }
@@ -239,6 +262,7 @@ impl Process {
                 asked: BTreeMap::new(),
                 armed: BTreeSet::new(),
                 ready: BTreeSet::new(),
+                served: false,
                 told: BTreeMap::new(),
                 parked: None,
             };
@@ -324,7 +348,11 @@ impl Process {
                 }
                 PartitionAnswer::Diverging { .. } | PartitionAnswer::Error(_) => session.told.remove(at),
             };
+            if session.served && matches!(answer, PartitionAnswer::Diverging { .. }) {
+                core.mark(Mark::DivergedInSession);
+            }
         }
+        session.served = true;
         let generation = session.generation;
         core.send(link, Way::Back, generation, Message::FetchAnswer { call: parked.call, answers });
     }
@@ -358,6 +386,9 @@ impl Process {
         if let Caller::Follower { id, epoch: Some(epoch) } = caller {
             let registered = self.acted.broker(id).map_or(-1, |b| b.epoch.0);
             core.check(joining::heard(at, id, epoch.0, registered, before, self.belief(at, caller)));
+            if epoch.0 < registered {
+                core.mark(Mark::FormerProcessFetched);
+            }
         }
         match reply {
             Some(ReplicaReply::Fetched(grant)) => {
@@ -416,6 +447,9 @@ impl Process {
 
     fn drop_session(&mut self, core: &mut Core, link: Link) {
         if let Some(session) = self.sessions.remove(&link) {
+            if session.parked.is_some() {
+                core.mark(Mark::SessionReplaced);
+            }
             for at in session.asked.into_keys() {
                 self.ask(core, at, ReplicaRequest::Unwatch(session.waiter));
             }
