@@ -149,22 +149,15 @@ impl MetaStore {
         failed: watch::Sender<Option<String>>,
         node: i32,
     ) -> Result<(Self, bool), OpenError> {
-        let Trees { raft, state, events } = trees;
-        let stored = raft.get(IDENTITY);
-        let stored = stored.map_err(|source| OpenError::Io { path: disk.directory().to_path_buf(), source })?;
-        let (identity, is_new) = match stored {
-            Some(stored) => (read_identity(&stored, node)?, false),
-            None => {
-                let identity = Identity {
-                    format: STORE_FORMAT,
-                    written_by: env!("CARGO_PKG_VERSION").to_owned(),
-                    node,
-                    directory: ambient::random_directory_id(),
-                    cluster_id: None,
-                };
-                (identity, true)
+        let (identity, is_new) = match identity_in(&trees.raft, disk.directory(), node) {
+            Ok(identity) => identity,
+            // Whoever opens it next finds it free.
+            Err(refused) => {
+                join(disk.end());
+                return Err(refused);
             }
         };
+        let Trees { raft, state, events } = trees;
         Ok((Self { raft, state, events, identity: Mutex::new(identity), failed, disk }, is_new))
     }
 
@@ -276,6 +269,22 @@ fn join(threads: Vec<JoinHandle<()>>) {
     for thread in threads {
         let _ = thread.join();
     }
+}
+
+/// The identity that is stored, or a fresh one and true.
+fn identity_in(raft: &Tree, directory: &Path, node: i32) -> Result<(Identity, bool), OpenError> {
+    let stored = raft.get(IDENTITY).map_err(|source| OpenError::Io { path: directory.to_path_buf(), source })?;
+    if let Some(stored) = stored {
+        return Ok((read_identity(&stored, node)?, false));
+    }
+    let identity = Identity {
+        format: STORE_FORMAT,
+        written_by: env!("CARGO_PKG_VERSION").to_owned(),
+        node,
+        directory: ambient::random_directory_id(),
+        cluster_id: None,
+    };
+    Ok((identity, true))
 }
 
 fn read_identity(stored: &[u8], node: i32) -> Result<Identity, OpenError> {
