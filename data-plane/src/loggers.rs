@@ -39,7 +39,7 @@ impl LogLevel {
 
 /// No level is called that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a level is FATAL, ERROR, WARN, INFO, DEBUG, TRACE or OFF")]
+#[error("a level must be FATAL, ERROR, WARN, INFO, DEBUG, TRACE or OFF")]
 pub struct UnknownLevel;
 
 impl FromStr for LogLevel {

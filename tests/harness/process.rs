@@ -376,7 +376,7 @@ impl Processes {
         .await;
     }
 
-    /// Creates a topic through node `id` and waits until every partition is led with a full ISR.
+    /// Creates a topic through node `id` and waits until every node says that every partition is led with a full ISR.
     pub async fn create_topic(&self, id: usize, name: &str, partitions: usize, rf: usize, configs: &[(&str, &str)]) {
         let configs: Vec<Value> = configs.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
         let body =
@@ -385,11 +385,14 @@ impl Processes {
         let status = answer.status().as_u16();
         let text = answer.text().await.unwrap_or_default();
         assert_eq!(status, 201, "creating {name}: {text}");
-        for partition in 0..partitions {
-            self.wait_state(id, name, partition, "led with a full ISR", |s| {
-                s["leader_id"].is_i64() && s["isr"].as_array().is_some_and(|isr| isr.len() == rf)
-            })
-            .await;
+        // On every node: each learns of it in its own time.
+        for node in self.nodes.iter().filter(|node| node.child.is_some()).map(|node| node.id) {
+            for partition in 0..partitions {
+                self.wait_state(node, name, partition, "led with a full ISR", |s| {
+                    s["leader_id"].is_i64() && s["isr"].as_array().is_some_and(|isr| isr.len() == rf)
+                })
+                .await;
+            }
         }
     }
 

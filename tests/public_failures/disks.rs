@@ -146,7 +146,15 @@ async fn b21_a_failed_sync_ends_its_node_and_no_acknowledgement_depends_on_it() 
         running.cluster.start_node(victim);
         running.cluster.wait_node_ready(victim).await;
     }
-    running.end(&["the disk failed", "metadata sync failed", "cannot go on", "Input/output error"]).await;
+    running
+        .end(&[
+            "the disk failed",
+            "metadata sync failed",
+            "cannot go on",
+            "Input/output error",
+            "openraft::raft::raft_inner: failed to",
+        ])
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

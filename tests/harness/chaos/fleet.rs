@@ -254,8 +254,15 @@ impl Fleet {
 
     /// SIGTERM, and waits for the end; `None`: it had not ended in time and was killed.
     pub async fn terminate(&self, node: u8, limit: Duration) -> Option<ExitStatus> {
-        self.signal(node, Signal::TERM);
         let until = Instant::now() + limit;
+        // Before it listens a signal is as good as kill -9.
+        while let Some((pid, _)) = self.process(node)
+            && !catches_term(pid)
+            && Instant::now() < until
+        {
+            tokio::time::sleep(POLL).await;
+        }
+        self.signal(node, Signal::TERM);
         loop {
             {
                 let mut member = self.member(node).lock();
@@ -410,4 +417,12 @@ impl Drop for Fleet {
             }
         }
     }
+}
+
+/// Whether a process has a handler for SIGTERM; one that is gone needs none.
+fn catches_term(pid: u32) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_none_or(|mask| mask & (1 << (Signal::TERM.as_raw() - 1)) != 0)
 }
