@@ -456,9 +456,10 @@ impl Node {
     where
         F: Future<Output = Result<T, RaftError<TypeConfig, ClientWriteError<TypeConfig>>>>,
     {
-        let mut metrics = self.raft.metrics();
+        // Not on `metrics`: every refusal of raft's changes those, and this loop would never pause.
+        let mut membership = self.raft.server_metrics();
         loop {
-            metrics.borrow_and_update();
+            membership.borrow_and_update();
             match change().await {
                 Ok(_) => return Ok(()),
                 Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => return Err(Stop::NotLeader),
@@ -468,8 +469,8 @@ impl Node {
                 Err(RaftError::APIError(error)) => return Err(Stop::Failed(error.to_string())),
                 Err(RaftError::Fatal(fatal)) => return Err(Stop::Failed(fatal.to_string())),
             }
-            // Its end shows in the metrics; a look now and then costs nothing.
-            let _ = tokio::time::timeout(HELD_UP, metrics.changed()).await;
+            // Its end shows there; a look now and then costs nothing.
+            let _ = tokio::time::timeout(HELD_UP, membership.changed()).await;
         }
     }
 
