@@ -95,9 +95,11 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use highwater_wire::{Offset, Timestamp};
+
     use super::*;
-    use crate::controller::DataClaim;
-    use crate::controller::testing::Quorum;
+    use crate::controller::testing::{Quorum, at};
+    use crate::controller::{DataClaim, KnownWatermark};
 
     const SESSION: Millis = Millis(9_000);
 
@@ -125,6 +127,19 @@ mod tests {
         assert!(!table.on_leading(None, Millis(30)));
         assert!(!table.is_probing() && !table.begin_probe(BrokerId(1)), "who does not lead probes nobody");
         assert!(table.on_leading(Some(5), Millis(40)));
+    }
+
+    #[test]
+    fn what_leaders_reported_is_known_to_whoever_leads_the_quorum_next() {
+        let mut quorum = Quorum::new(2);
+        quorum.create(1, &[1, 2], &[]).unwrap();
+        let mut table = Table::new(SESSION, Millis(0));
+        let (high_watermark, reported) = (Offset(12), Timestamp(1));
+        let log_start = Offset::ZERO;
+        let told = KnownWatermark { partition: at(1), high_watermark, reported, log_start, leader_epoch: None };
+        table.reports.take(&quorum.image, BrokerId(1), std::slice::from_ref(&told));
+        table.on_leading(Some(3), Millis(5));
+        assert_eq!(table.reports.of(&quorum.image, at(1)), Some(told));
     }
 
     #[test]

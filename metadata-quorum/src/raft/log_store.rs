@@ -1,7 +1,7 @@
 //! The raft log and vote on the tree `raft`: durable before it is said to be (R213).
 //!
-//! Keys (D13): `00` vote, `01` committed, `02` purged, `03` identity, `04` count of syncs, `10|index (u64 big-endian)` → entry. All writes
-//! go through one database and one sync thread, so they reach the disk in the order they were made.
+//! Keys (D13): `00` vote, `01` committed, `02` purged, `03` identity, `04` count of syncs, `10|index (u64 big-endian)` → entry.
+//! All writes go through one database and one sync thread, so they reach the disk in the order they were made.
 
 use std::fmt::Debug;
 use std::io;

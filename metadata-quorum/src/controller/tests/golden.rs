@@ -87,6 +87,17 @@ fn commands_are_written_as_the_golden_files_have_them() {
     }
 }
 
+/// A cluster with brokers 1 to `brokers` at work.
+fn form(q: &mut Quorum, brokers: i32, run: &mut impl FnMut(&mut Quorum, Command) -> Result<Answer, Refusal>) {
+    let time = Timestamp(1_767_225_600_000);
+    run(q, Command::FormCluster { cluster_id: CLUSTER.to_owned(), feature_level: 1, time }).unwrap();
+    for id in 1..=brokers {
+        run(q, Command::RegisterBroker(RegisterBroker { time, ..registration(id) })).unwrap();
+        let (broker, epoch) = (BrokerId(id), q.epoch(id));
+        run(q, Command::UnfenceBroker { broker, epoch, lost: Vec::new(), time }).unwrap();
+    }
+}
+
 /// What differs from rules 1: a proposal with a member that is not active moves the partition epoch.
 fn by_rules_2() -> Vec<(u64, u16, Command)> {
     let mut quorum = Quorum { image: MetadataImage::default() };
@@ -97,12 +108,7 @@ fn by_rules_2() -> Vec<(u64, u16, Command)> {
     };
     let time = Timestamp(1_767_225_600_000);
     let q = &mut quorum;
-    run(q, Command::FormCluster { cluster_id: CLUSTER.to_owned(), feature_level: 1, time }).unwrap();
-    for id in 1..=2 {
-        run(q, Command::RegisterBroker(RegisterBroker { time, ..registration(id) })).unwrap();
-        let (broker, epoch) = (BrokerId(id), q.epoch(id));
-        run(q, Command::UnfenceBroker { broker, epoch, lost: Vec::new(), time }).unwrap();
-    }
+    form(q, 2, &mut run);
     run(q, Command::CreateTopic(creation(1, &[1, 2], &[]))).unwrap();
     let one = FencedBroker { broker: BrokerId(2), epoch: q.epoch(2), note: "silent".to_owned() };
     run(q, Command::FenceBrokers { brokers: vec![one], watermarks: Vec::new(), time }).unwrap();
@@ -129,12 +135,7 @@ fn by_rules_3() -> Vec<(u64, u16, Command)> {
     };
     let time = Timestamp(1_767_225_600_000);
     let q = &mut quorum;
-    run(q, Command::FormCluster { cluster_id: CLUSTER.to_owned(), feature_level: 1, time }).unwrap();
-    for id in 1..=3 {
-        run(q, Command::RegisterBroker(RegisterBroker { time, ..registration(id) })).unwrap();
-        let (broker, epoch) = (BrokerId(id), q.epoch(id));
-        run(q, Command::UnfenceBroker { broker, epoch, lost: Vec::new(), time }).unwrap();
-    }
+    form(q, 3, &mut run);
     // Controllers.
     let directory = DirectoryId::from_bytes([9; 16]);
     let endpoint = Endpoint { host: "n4".to_owned(), port: 9_093 };
@@ -221,12 +222,7 @@ fn by_rules_4() -> Vec<(u64, u16, Command)> {
     };
     let time = Timestamp(1_767_225_600_000);
     let q = &mut quorum;
-    run(q, Command::FormCluster { cluster_id: CLUSTER.to_owned(), feature_level: 1, time }).unwrap();
-    for id in 1..=2 {
-        run(q, Command::RegisterBroker(RegisterBroker { time, ..registration(id) })).unwrap();
-        let (broker, epoch) = (BrokerId(id), q.epoch(id));
-        run(q, Command::UnfenceBroker { broker, epoch, lost: Vec::new(), time }).unwrap();
-    }
+    form(q, 2, &mut run);
     run(q, Command::CreateTopic(creation(1, &[1, 2], &[]))).unwrap();
     let alter = |q: &Quorum, proposal: IsrProposal| {
         let sender = q.image.partition(proposal.partition).unwrap().leader.unwrap();

@@ -13,7 +13,9 @@ pub fn told(at: TopicPartition, state: &PartitionState, loss: &ChangeKind, book:
         return Ok(());
     }
     let ChangeKind::DataLoss { from: Some(from), known } = loss else { return Ok(()) };
-    must(from.0 >= leader.leadership_start, "D12", || {
+    // Later only by what the last leader had deleted, and that lay below what it had committed.
+    let deleted = known.filter(|known| from.0 > leader.leadership_start && *from <= known.high_watermark);
+    must(from.0 == leader.leadership_start || deleted.is_some(), "D12", || {
         format!(
             "{at}: the loss is said to begin at {from}; epoch {} of its leader begins at {}",
             state.leader_epoch, leader.leadership_start
