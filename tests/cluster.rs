@@ -15,6 +15,8 @@ use serde_json::Value;
 
 #[path = "cluster/kafka_api.rs"]
 mod kafka_api;
+#[path = "cluster/producers.rs"]
+mod producers;
 
 const ALL: i16 = -1;
 const MIN_ISR_2: &[(&str, &str)] = &[("min.insync.replicas", "2")];
@@ -294,35 +296,6 @@ async fn a_restart_of_everything_keeps_topics_records_and_producer_state() {
     assert_eq!((answer.error_code, answer.base_offset), (0, 3));
     // An id that is handed out now is another one (T12).
     assert_ne!(told(client.init_producer_id().await).0, producer.0);
-    cluster.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_duplicate_is_answered_with_its_first_offset_even_by_the_next_leader() {
-    let mut cluster = Cluster::start(3, &[]).await;
-    cluster.create_topic("t", 1, 3, MIN_ISR_2).await;
-    let leader = cluster.wait_leading("t", 0).await;
-    let mut client = cluster.client(leader).await;
-    let producer = told(client.init_producer_id().await);
-    let batches: Vec<_> =
-        (0..6).map(|n| idempotent_batch(producer, n * 2, NOW, &[&format!("{n}-a"), &format!("{n}-b")])).collect();
-    for (n, sent) in batches.iter().enumerate() {
-        let answer = told(client.produce("t", 0, ALL, sent.clone()).await);
-        assert_eq!((answer.error_code, answer.base_offset), (0, 2 * n as i64));
-    }
-    cluster.crash(leader).await;
-    cluster.wait_state("t", 0, "led by another", |s| s.leader.is_some_and(|l| l.0 != leader)).await;
-    let mut client = cluster.leader_client("t", 0).await;
-    // R58: the last five batches are known; R60: the sixth is out of order.
-    for (n, sent) in batches.iter().enumerate().skip(1) {
-        let answer = told(client.produce("t", 0, ALL, sent.clone()).await);
-        assert_eq!((answer.error_code, answer.base_offset), (0, 2 * n as i64), "batch {n}");
-    }
-    let answer = told(client.produce("t", 0, ALL, batches[0].clone()).await);
-    assert_eq!(answer.error_code, ErrorCode::OutOfOrderSequenceNumber.code());
-    let answer = told(client.produce("t", 0, ALL, idempotent_batch(producer, 14, NOW, &["gap"])).await);
-    assert_eq!(answer.error_code, ErrorCode::OutOfOrderSequenceNumber.code());
-    assert_eq!(read(&cluster, "t").await.len(), 12);
     cluster.end().await;
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use highwater_tests::process::{Processes, free_ports};
+use highwater_tests::process::{Processes, Role, free_ports};
 use highwater_tests::slow_link::{SlowLink, UNLIMITED};
 use serde_json::{Value, json};
 
@@ -189,4 +189,38 @@ async fn no_last_known_leader_leads_with_an_empty_log() {
         }
         risky_load.abandon();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_registers_again_while_it_lives_changes_the_isr_as_before() {
+    let roles = [Role::Controller, Role::Broker, Role::Broker];
+    let mut cluster = Processes::start_roles(&roles, &[("broker.session.timeout.ms", "2000")]);
+    cluster.wait_ready().await;
+    let broker = async |cluster: &Processes| {
+        let (status, body) = cluster.get(1, "/brokers/3").await.unwrap_or_default();
+        (status == 200).then_some(body)
+    };
+    let before = broker(&cluster).await.expect("broker 3 is registered")["broker_epoch"].clone();
+    assert!(before.is_i64());
+    // Silent and forgotten; then it goes on, and finds that nobody knows it.
+    cluster.pause(3);
+    let forgotten = async || {
+        let answer = cluster.http.post(cluster.url(1, "/brokers/3:unregister")).send().await;
+        answer.is_ok_and(|answer| answer.status().as_u16() == 202)
+    };
+    cluster.wait("broker 3 is fenced and forgotten", Duration::from_secs(20), forgotten).await;
+    assert_eq!(broker(&cluster).await, None);
+    cluster.resume(3);
+    let again =
+        async || broker(&cluster).await.is_some_and(|it| it["broker_epoch"].is_i64() && it["broker_epoch"] != before);
+    cluster.wait("broker 3 has registered again", Duration::from_secs(20), again).await;
+    cluster.wait_node_ready(3).await;
+    create_assigned(&cluster, "again", &[3, 2], "1").await;
+    // A follower leaves by proof of its death; to take it back is for the leader to propose.
+    cluster.kill(2);
+    let members = |s: &Value| s["isr"].as_array().map_or(0, Vec::len);
+    cluster.wait_state(1, "again", 0, "without broker 2", |s| members(s) == 1).await;
+    cluster.start_node(2);
+    cluster.wait_state(1, "again", 0, "in sync on both again", |s| s["leader_id"] == 3 && members(s) == 2).await;
+    assert_eq!(cluster.unexpected_errors(&[]), Vec::<String>::new());
 }

@@ -43,7 +43,7 @@ mod following;
 mod leader_offsets;
 
 use following::Following;
-use leader_offsets::ask_leader_offsets;
+use leader_offsets::ask_leader;
 
 /// Topic ids and broker epochs; the newest that needs nothing we do not send.
 const FETCH_VERSION: i16 = 17;
@@ -85,9 +85,9 @@ pub async fn run(shared: Arc<Fetchers>, mut wishes: UnboundedReceiver<(TopicPart
     while let Some((at, next)) = wishes.recv().await {
         let shard = shard_of(at, shards);
         let leader = match next {
-            FollowerNext::Fetch(point)
-            | FollowerNext::BackOff { point, .. }
-            | FollowerNext::AskLeaderOffsets(point) => Some(point.leader),
+            FollowerNext::Fetch(point) | FollowerNext::BackOff { point, .. } | FollowerNext::AskLeader(point) => {
+                Some(point.leader)
+            }
             FollowerNext::AwaitSync | FollowerNext::AwaitMetadata => None,
             FollowerNext::Dropped => continue,
         };
@@ -253,9 +253,7 @@ impl Fetcher {
     /// Takes a replica's wish.
     fn next(&mut self, at: TopicPartition, next: FollowerNext, now: Millis) {
         match next {
-            FollowerNext::Fetch(point)
-            | FollowerNext::BackOff { point, .. }
-            | FollowerNext::AskLeaderOffsets(point)
+            FollowerNext::Fetch(point) | FollowerNext::BackOff { point, .. } | FollowerNext::AskLeader(point)
                 if point.leader != self.leader =>
             {
                 // The leader moved between the answer and this reply; the supervisor hears of it by the image.
@@ -267,9 +265,9 @@ impl Fetcher {
                 debug!(%at, leader = %self.leader, %error, "fetching from the leader failed; trying again");
                 self.following.back_off(at, point, now);
             }
-            FollowerNext::AskLeaderOffsets(point) => {
+            FollowerNext::AskLeader(point) => {
                 self.following.drop(at);
-                tokio::spawn(ask_leader_offsets(self.shared.clone(), at, point));
+                tokio::spawn(ask_leader(self.shared.clone(), at, point));
             }
             FollowerNext::AwaitSync => self.following.await_sync(at, now),
             FollowerNext::AwaitMetadata => self.following.drop(at),
@@ -381,12 +379,7 @@ impl Fetcher {
         };
         if response.error.is_error() {
             debug!(leader = %self.leader, error = %response.error, "the leader refused the fetch session; starting over");
-            self.session.reset();
-            // Whatever else is under way belongs to the old session.
-            self.flights.clear();
-            self.sent.clear();
-            self.connection = None;
-            self.following.ask_again();
+            self.start_over();
             return Ok(());
         }
         self.session.on_answer(response.session_id);
@@ -424,10 +417,7 @@ impl Fetcher {
 
     /// The connection is of no more use: tells the quorum if that looks like a death, and every replica.
     fn lost(&mut self, error: &io::Error) {
-        self.connection = None;
-        self.flights.clear();
-        self.session.reset();
-        self.sent.clear();
+        self.start_over();
         if net::suggests_death(error)
             && let Some((_, epoch)) = self.address()
         {
@@ -446,8 +436,17 @@ impl Fetcher {
                 Some(_) | None => self.following.drop(at),
             }
         }
-        self.following.ask_again();
         partitions.deliver(&mut deliveries);
+    }
+
+    /// Gives up the connection and its session: what is under way on it is of no more use, and the next one hears of
+    /// everything that is asked for.
+    fn start_over(&mut self) {
+        self.connection = None;
+        self.flights.clear();
+        self.session.reset();
+        self.sent.clear();
+        self.following.ask_again();
     }
 
     fn address(&self) -> Option<(Endpoint, BrokerEpoch)> {

@@ -25,6 +25,7 @@ pub mod delete_topics;
 pub mod describe_cluster;
 pub mod describe_configs;
 pub mod describe_log_dirs;
+pub mod describe_producers;
 pub mod describe_quorum;
 pub mod describe_topic_partitions;
 pub mod elect_leaders;
@@ -180,6 +181,10 @@ impl Session {
             }
             Request::OffsetForLeaderEpoch(request) => {
                 respond.send(&offset_for_leader_epoch::handle(context, &request).into());
+                Handled::Done
+            }
+            Request::DescribeProducers(request) => {
+                respond.send(&describe_producers::handle(context, &request).into());
                 Handled::Done
             }
             Request::FindCoordinator(request) => {

@@ -27,8 +27,10 @@ use crate::reconcile::Reconciler;
 use crate::server;
 use crate::view::{NodeState, Phase};
 
+mod losses;
 mod watermarks;
 
+use losses::Losses;
 use watermarks::Watermarks;
 
 /// How long one attempt to register may take.
@@ -90,7 +92,7 @@ impl Lifecycle {
         let changed = Arc::new(Notify::new());
         let following = self.follow_images(reconciler, changed.clone());
         let watermarks = Watermarks::new(self.identity.broker, self.partitions.clone(), self.quorum.watch());
-        let mut beating = Beating { lost, watermarks, leader: None };
+        let mut beating = Beating { lost: Losses::new(lost), watermarks, leader: None };
         tokio::select! {
             failed = following => failed,
             failed = self.beat(&mut beating, &changed) => failed,
@@ -248,9 +250,9 @@ impl Lifecycle {
         let now = self.partitions.clock.mono();
         self.state.heartbeat_answered.store(now.0, Ordering::Release);
         let active = answer.state == BrokerState::Active;
+        beating.lost.heard(answer.state);
         let was = self.state.unfenced.swap(active, Ordering::AcqRel);
         if active && !was {
-            beating.lost.clear();
             info!(broker = %self.identity.broker, "unfenced");
             self.open_listeners(|_, _| true)?;
             if wish == Wish::Serve {
@@ -300,7 +302,7 @@ impl Lifecycle {
             want_fence: false,
             want_shutdown: wish == Wish::Drain,
             drained,
-            lost: beating.lost.clone(),
+            lost: beating.lost.told(),
             watermarks: beating.watermarks.take(),
         }
     }
@@ -308,8 +310,7 @@ impl Lifecycle {
 
 /// What heartbeats carry until it was taken.
 struct Beating {
-    /// D10: until unfenced.
-    lost: Vec<TopicPartition>,
+    lost: Losses,
     watermarks: Watermarks,
     /// The raft leader that was told last.
     leader: Option<BrokerId>,

@@ -38,7 +38,7 @@ mod truncate;
 
 pub use error::{Appended, FollowerAppendError, FollowerAppended, FollowerStop, LogDirError, OpenError, TimestampHit};
 pub use log_dir::{FoundLog, LogDir, Opening, Previous};
-pub use producer_state::{ProducerCheck, ProducerRefusal};
+pub use producer_state::{ActiveProducer, ProducerCheck, ProducerRefusal};
 pub use read_plan::ReadPlan;
 pub use recovery::RecoveryReport;
 pub use settings::{LogName, LogSettings};
@@ -132,6 +132,7 @@ impl<D: Disk> Log<D> {
             flushed_end: self.flushed_end,
             epochs: &self.epochs,
             truncations: self.truncations,
+            knows_producers: self.knows_producers(),
         }
     }
 
@@ -190,6 +191,33 @@ impl<D: Disk> Log<D> {
     /// Forgets idempotent producers that have not written since `producer.id.expiration.ms` (R66).
     pub fn expire_producers(&mut self, now: Timestamp) {
         self.producers.expire(now, self.settings.producer_expiration_ms);
+    }
+
+    /// Whether producers are known whose batches were all deleted. Not, where a log was begun behind them and nothing has
+    /// told it yet: no batch, and no snapshot where it begins.
+    fn knows_producers(&self) -> bool {
+        // A log that failed may be without its files.
+        let Some(base) = self.segments.first().map(|segment| segment.base) else { return true };
+        base == Offset::ZERO || self.end > base || self.snapshots.contains(&base)
+    }
+
+    /// What a leader knows of producers, to a log that does not ([`LogView::knows_producers`]). Of those whose newest batch
+    /// is still to be fetched that batch will tell. Counts as a truncation: [`Self::is_settled`] is false until the next
+    /// sync job is back, since a log that has lost this would not know that it had it.
+    pub fn learn_producers(&mut self, active: impl IntoIterator<Item = ActiveProducer>) {
+        if self.knows_producers() {
+            return;
+        }
+        let start = self.start;
+        self.producers = active.into_iter().filter(|producer| producer.is_below(start)).collect();
+        self.count_truncation();
+        self.keep_producers();
+    }
+
+    /// A snapshot of the producers as of the end, with the next sync job.
+    fn keep_producers(&mut self) {
+        self.unwritten_snapshots.push((self.end, self.producers.encode()));
+        self.snapshots.insert(self.end);
     }
 
     /// How many idempotent producers are remembered.

@@ -14,6 +14,9 @@ pub struct LogView<'a> {
     pub epochs: &'a EpochHistory,
     /// How often this log was truncated since it was opened. Offsets seen at another count may hold other records.
     pub truncations: u64,
+    /// Whether producers are known whose batches were all deleted; if not, a leader must tell before anything is fetched:
+    /// who leads without that would store their repeated batches twice.
+    pub knows_producers: bool,
 }
 
 /// One entry: the epoch, and the first offset its leader could write.

@@ -141,6 +141,7 @@ impl<D: Disk> Replica<D> {
             | ReplicaRequest::Fetch(_)
             | ReplicaRequest::ListOffsets(_)
             | ReplicaRequest::EpochEnd(_)
+            | ReplicaRequest::Producers
             | ReplicaRequest::DeleteRecords(_)
             | ReplicaRequest::Checkpoint => ReplicaReply::Refused(refusal),
         }
@@ -164,6 +165,7 @@ impl<D: Disk> Replica<D> {
             ReplicaRequest::FetchPoint => ReplicaReply::Next(self.next_fetch()),
             ReplicaRequest::ListOffsets(list) => self.list_offsets(list)?,
             ReplicaRequest::EpochEnd(ask) => self.epoch_end(ask),
+            ReplicaRequest::Producers => self.producers(),
             ReplicaRequest::DeleteRecords(delete) => self.delete_records(delete, out),
             ReplicaRequest::Become(terms) => ReplicaReply::Became(self.take_terms(*terms, now)?),
             ReplicaRequest::IsrAnswered(answered) => {

@@ -21,17 +21,17 @@ use highwater_wire::messages::produce_response::PartitionProduceResponse;
 use highwater_wire::produce::{ProducePartition, ProduceRequest, ProduceTopic};
 use highwater_wire::request::{
     AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest,
-    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest, DescribeQuorumRequest,
-    DescribeTopicPartitionsRequest, ElectLeadersRequest, FetchRequest, FindCoordinatorRequest,
-    IncrementalAlterConfigsRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
+    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
+    DescribeProducersRequest, DescribeQuorumRequest, DescribeTopicPartitionsRequest, ElectLeadersRequest, FetchRequest,
+    FindCoordinatorRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
     OffsetForLeaderEpochRequest, UnregisterBrokerRequest,
 };
 use highwater_wire::response::{
     AlterConfigsResponse, ApiVersionsResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteRecordsResponse,
     DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse, DescribeLogDirsResponse,
-    DescribeQuorumResponse, DescribeTopicPartitionsResponse, ElectLeadersResponse, FindCoordinatorResponse,
-    IncrementalAlterConfigsResponse, InitProducerIdResponse, ListOffsetsResponse, MetadataResponse,
-    OffsetForLeaderEpochResponse, ProduceResponse, UnregisterBrokerResponse, response_limits,
+    DescribeProducersResponse, DescribeQuorumResponse, DescribeTopicPartitionsResponse, ElectLeadersResponse,
+    FindCoordinatorResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse, ListOffsetsResponse,
+    MetadataResponse, OffsetForLeaderEpochResponse, ProduceResponse, UnregisterBrokerResponse, response_limits,
 };
 use highwater_wire::{
     ErrorCode, FetchResponse, FetchedPartition, Offset, ProducerEpoch, ProducerId, Record, RecordBatchBuilder, Request,
@@ -91,6 +91,7 @@ questions! {
     ElectLeaders: ElectLeadersRequest => ElectLeadersResponse,
     IncrementalAlterConfigs: IncrementalAlterConfigsRequest => IncrementalAlterConfigsResponse,
     DescribeQuorum: DescribeQuorumRequest => DescribeQuorumResponse,
+    DescribeProducers: DescribeProducersRequest => DescribeProducersResponse,
     UnregisterBroker: UnregisterBrokerRequest => UnregisterBrokerResponse,
     DescribeTopicPartitions: DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse,
 }

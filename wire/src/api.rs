@@ -85,6 +85,7 @@ apis! {
     IncrementalAlterConfigs = 44, 0..=1, flexible 1;
     DescribeQuorum = 55, 0..=2, flexible 0;
     DescribeCluster = 60, 0..=2, flexible 0;
+    DescribeProducers = 61, 0..=0, flexible 0;
     UnregisterBroker = 64, 0..=0, flexible 0;
     DescribeTopicPartitions = 75, 0..=0, flexible 0;
 }
@@ -114,6 +115,7 @@ impl ApiKey {
             | Self::ElectLeaders
             | Self::IncrementalAlterConfigs
             | Self::DescribeQuorum
+            | Self::DescribeProducers
             | Self::UnregisterBroker
             | Self::DescribeTopicPartitions => served,
         }

@@ -12,6 +12,7 @@ pub mod frame;
 pub mod ids;
 pub mod offset;
 pub mod produce;
+pub mod producers;
 pub mod records;
 pub mod request;
 pub mod response;

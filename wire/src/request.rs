@@ -5,9 +5,9 @@ use kafka_wire_core::{ApiVersion, DecodeError, DecodeLimits, Decoder, EncodeErro
 
 pub use kafka_wire::{
     AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest,
-    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest, DescribeQuorumRequest,
-    DescribeTopicPartitionsRequest, ElectLeadersRequest, FetchRequest, FindCoordinatorRequest,
-    IncrementalAlterConfigsRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
+    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
+    DescribeProducersRequest, DescribeQuorumRequest, DescribeTopicPartitionsRequest, ElectLeadersRequest, FetchRequest,
+    FindCoordinatorRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
     OffsetForLeaderEpochRequest, UnregisterBrokerRequest,
 };
 pub use kafka_wire_core::StrBytes;
@@ -90,6 +90,7 @@ requests! {
     ElectLeaders(ElectLeadersRequest),
     IncrementalAlterConfigs(IncrementalAlterConfigsRequest),
     DescribeQuorum(DescribeQuorumRequest),
+    DescribeProducers(DescribeProducersRequest),
     UnregisterBroker(UnregisterBrokerRequest),
     DescribeTopicPartitions(DescribeTopicPartitionsRequest),
 }

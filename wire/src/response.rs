@@ -6,9 +6,9 @@ use kafka_wire_core::{ApiVersion, DecodeError, DecodeLimits, Decoder, EncodeErro
 pub use kafka_wire::{
     AlterConfigsResponse, ApiVersionsResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteRecordsResponse,
     DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse, DescribeLogDirsResponse,
-    DescribeQuorumResponse, DescribeTopicPartitionsResponse, ElectLeadersResponse, FindCoordinatorResponse,
-    IncrementalAlterConfigsResponse, InitProducerIdResponse, ListOffsetsResponse, MetadataResponse,
-    OffsetForLeaderEpochResponse, ProduceResponse, UnregisterBrokerResponse,
+    DescribeProducersResponse, DescribeQuorumResponse, DescribeTopicPartitionsResponse, ElectLeadersResponse,
+    FindCoordinatorResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse, ListOffsetsResponse,
+    MetadataResponse, OffsetForLeaderEpochResponse, ProduceResponse, UnregisterBrokerResponse,
 };
 
 use crate::api::ApiKey;
@@ -82,6 +82,7 @@ responses! {
     ElectLeaders(ElectLeadersResponse),
     IncrementalAlterConfigs(IncrementalAlterConfigsResponse),
     DescribeQuorum(DescribeQuorumResponse),
+    DescribeProducers(DescribeProducersResponse),
     UnregisterBroker(UnregisterBrokerResponse),
     DescribeTopicPartitions(DescribeTopicPartitionsResponse),
 }

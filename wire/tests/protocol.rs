@@ -139,6 +139,7 @@ fn kafka_protocol_reads_and_writes_the_same_bytes() {
             ApiKey::ElectLeaders => both!(ElectLeadersRequest, ElectLeadersResponse),
             ApiKey::IncrementalAlterConfigs => both!(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
             ApiKey::DescribeQuorum => both!(DescribeQuorumRequest, DescribeQuorumResponse),
+            ApiKey::DescribeProducers => both!(DescribeProducersRequest, DescribeProducersResponse),
             ApiKey::UnregisterBroker => both!(UnregisterBrokerRequest, UnregisterBrokerResponse),
             ApiKey::DescribeTopicPartitions => both!(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
         };

@@ -82,7 +82,9 @@ impl<D: Disk> Log<D> {
                 Err(FollowerStop::OutOfOrder { base, .. })
                     if self.must_move_back(&taken, base, batch_end(&records)) =>
                 {
+                    let producers = std::mem::take(&mut self.producers);
                     self.truncate_fully_to(base)?;
+                    self.learn_producers(producers.active());
                     break;
                 }
                 Err(stop) => {
@@ -209,8 +211,9 @@ impl<D: Disk> Log<D> {
         let log_position = old.log_position + u64::from(old.size);
         let closed = old.close(&disk, &log, interval);
         self.unwritten_indexes.extend(closed);
-        self.unwritten_snapshots.push((base, self.producers.encode()));
-        self.snapshots.insert(base);
+        if self.knows_producers() {
+            self.keep_producers();
+        }
         self.segments.push(Segment::empty(base, file, log_position, now));
         self.names_version += 1;
         Ok(())

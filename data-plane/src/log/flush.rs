@@ -148,9 +148,9 @@ impl<D: Disk> Log<D> {
         for index in &self.unwritten_indexes {
             index.write()?;
         }
-        if !self.snapshots.contains(&self.end) || !self.unwritten_snapshots.is_empty() {
+        if self.knows_producers() && (!self.snapshots.contains(&self.end) || !self.unwritten_snapshots.is_empty()) {
             self.unwritten_snapshots.retain(|(offset, _)| *offset != self.end);
-            self.unwritten_snapshots.push((self.end, self.producers.encode()));
+            self.keep_producers();
         }
         for (offset, content) in &self.unwritten_snapshots {
             write_snapshot(&disk, &log.join(file_name(*offset, "snapshot")), content)?;

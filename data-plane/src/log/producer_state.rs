@@ -9,8 +9,10 @@ use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::batch::BatchHeader;
 use highwater_wire::{Offset, ProducerEpoch, ProducerId, Timestamp};
 
+mod active;
 mod snapshot;
 
+pub use active::ActiveProducer;
 pub use snapshot::SnapshotError;
 
 /// Batches remembered per producer: a client has at most five in flight.

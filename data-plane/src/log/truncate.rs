@@ -17,6 +17,7 @@ use super::producer_state::ProducerState;
 use super::retention::{Limits, SegmentFacts, plan_removal};
 use super::scan::HeaderScan;
 use super::segment::{Segment, SegmentIndex, file_name};
+use super::sync::write_snapshot;
 use super::{Log, recovery};
 use crate::disk::Disk;
 
@@ -34,20 +35,27 @@ impl<D: Disk> Log<D> {
             return Ok(());
         }
         if to <= self.start {
-            return self.truncate_fully_to(self.start);
+            // What was deleted before stays true of its producers.
+            let deleted = self.producers.rewind(self.start).then(|| std::mem::take(&mut self.producers));
+            self.truncate_fully_to(self.start)?;
+            if let Some(producers) = deleted {
+                self.learn_producers(producers.active());
+            }
+            return Ok(());
         }
         self.count_truncation();
         self.cut(to).map_err(|error| self.fail(&error))
     }
 
-    /// Removes everything; the log then starts and ends at `start`, above or below what it held (R153, R162).
+    /// Removes everything; the log then starts and ends at `start`, above or below what it held (R153, R162). It knows no
+    /// producer then; see [`Self::learn_producers`].
     pub fn truncate_fully_to(&mut self, start: Offset) -> io::Result<()> {
         self.check_well()?;
         self.count_truncation();
         self.empty_at(start).map_err(|error| self.fail(&error))
     }
 
-    fn count_truncation(&mut self) {
+    pub(super) fn count_truncation(&mut self) {
         self.truncations += 1;
         self.truncations_now.store(self.truncations, Ordering::SeqCst);
     }
@@ -151,6 +159,12 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
+    fn write_snapshots(&self) -> io::Result<()> {
+        self.unwritten_snapshots.iter().try_for_each(|(offset, content)| {
+            write_snapshot(self.dir.disk(), &self.path.join(file_name(*offset, "snapshot")), content)
+        })
+    }
+
     /// The producers as a snapshot and the log have them (R65).
     pub(super) fn reload_producers(&mut self) -> io::Result<()> {
         let unwritten: Vec<Offset> = self.unwritten_snapshots.iter().map(|(offset, _)| *offset).collect();
@@ -183,6 +197,8 @@ impl<D: Disk> Log<D> {
         }
         if removable == self.segments.len() {
             self.roll(now)?;
+            // The batches go at once; without this a kill would take what is known of their producers with them.
+            self.write_snapshots().map_err(|error| self.fail(&error))?;
         }
         self.put_away(removable).map_err(|error| self.fail(&error))
     }

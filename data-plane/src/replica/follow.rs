@@ -92,13 +92,19 @@ impl<D: Disk> Replica<D> {
     /// R162
     pub(super) fn leader_offsets(&mut self, offsets: LeaderOffsets, now: Now) -> Result<FollowerNext, StorageFailure> {
         let Some(follower) = self.replication.following() else { return Ok(FollowerNext::AwaitMetadata) };
-        let view = self.log.view();
-        let verdict = match offsets.answer {
-            Ok((start, end)) => follower.on_leader_offsets(&offsets.requested, start, end, &view),
-            Err(code) if follower.on_leader_offsets_failed(&offsets.requested, &view) => Verdict::BackOff(code),
-            Err(_) => Verdict::Stale,
+        let (requested, view) = (&offsets.requested, self.log.view());
+        let held = match offsets.answer {
+            Ok(held) => held,
+            Err(code) if follower.on_leader_offsets_failed(requested, &view) => return Ok(self.back_off(code)),
+            Err(_) => return Ok(FollowerNext::Dropped),
         };
-        self.carry_out_verdict(verdict, now)
+        let verdict = follower.on_leader_offsets(requested, held.start, held.end, &view);
+        let next = self.carry_out_verdict(verdict, now)?;
+        if next == FollowerNext::Dropped || self.log.view().knows_producers {
+            return Ok(next);
+        }
+        self.log.learn_producers(held.producers);
+        Ok(self.next_fetch())
     }
 
     fn carry_out_verdict(&mut self, verdict: Verdict, now: Now) -> Result<FollowerNext, StorageFailure> {
@@ -107,7 +113,7 @@ impl<D: Disk> Replica<D> {
             Verdict::BackOff(error) => return Ok(self.back_off(error)),
             Verdict::Truncate { to } => self.truncate(to, now)?,
             Verdict::TruncateFully { start } => self.truncate_fully(start, now)?,
-            Verdict::Append { .. } | Verdict::Resume | Verdict::AskLeaderOffsets | Verdict::Fenced => {}
+            Verdict::Append { .. } | Verdict::Resume | Verdict::AskLeader | Verdict::Fenced => {}
         }
         Ok(self.next_fetch())
     }

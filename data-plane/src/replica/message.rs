@@ -14,7 +14,7 @@ use highwater_wire::batch::RecordBatch;
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offset, Timestamp};
 
 use crate::disk::Disk;
-use crate::log::{ReadPlan, SyncDone, SyncJob};
+use crate::log::{ActiveProducer, ReadPlan, SyncDone, SyncJob};
 use crate::replica::status::ReplicaStatus;
 pub use crate::replication::acks::Ticket;
 pub use crate::replication::follower::{FetchPoint, FollowerNext};
@@ -45,7 +45,7 @@ pub enum ReplicaRequest<D: Disk> {
     Unwatch(WaiterId),
     /// A leader answered this follower → [`ReplicaReply::Next`].
     FetchedFromLeader(FetchedFromLeader),
-    /// After [`FollowerNext::AskLeaderOffsets`]: what the leader's log holds, or that it would not say (R162)
+    /// After [`FollowerNext::AskLeader`]: what the leader's log holds, or that it would not say (R162)
     /// → [`ReplicaReply::Next`].
     LeaderOffsets(LeaderOffsets),
     /// Where this follower would fetch now → [`ReplicaReply::Next`].
@@ -54,6 +54,8 @@ pub enum ReplicaRequest<D: Disk> {
     ListOffsets(ListOffsets),
     /// OffsetForLeaderEpoch (R95) → [`ReplicaReply::EpochEnd`].
     EpochEnd(EpochEnd),
+    /// What each producer wrote last here; of a leader only (KIP-664) → [`ReplicaReply::Producers`].
+    Producers,
     /// R274 → [`ReplicaReply::DeletedRecords`], or `Waiting` and later [`Output::Reply`].
     DeleteRecords(DeleteRecords),
     /// What the image says of this partition: lead, follow, or neither → [`ReplicaReply::Became`]. Repeats and
@@ -167,13 +169,24 @@ pub enum LeaderAnswer {
     Error(ErrorCode),
 }
 
-/// The answers to ListOffsets −1 and −2 that R162 asks for.
-#[derive(Debug, Clone, Copy)]
+/// The answer to [`FollowerNext::AskLeader`].
+#[derive(Debug, Clone)]
 pub struct LeaderOffsets {
-    /// The fetch point whose fetch was refused as out of range.
+    /// The fetch point that was to be asked with.
     pub requested: FetchPoint,
-    /// The leader's log start and log end, or its error.
-    pub answer: Result<(Offset, Offset), ErrorCode>,
+    /// What the leader holds, or its error.
+    pub answer: Result<LeaderHolds, ErrorCode>,
+}
+
+/// What a leader tells a follower that cannot just go on from where its own log ends.
+#[derive(Debug, Clone, Default)]
+pub struct LeaderHolds {
+    /// ListOffsets −2
+    pub start: Offset,
+    /// ListOffsets −1: its log end.
+    pub end: Offset,
+    /// As of then or later.
+    pub producers: Vec<ActiveProducer>,
 }
 
 /// One partition of a ListOffsets request (R92–R94).
@@ -260,6 +273,7 @@ pub enum ReplicaReply<D: Disk> {
     ListedOffset(ListedOffset),
     /// `None`: this log knows nothing of the epoch, which is no error (R95).
     EpochEnd(Option<(LeaderEpoch, Offset)>),
+    Producers(Vec<ActiveProducer>),
     DeletedRecords {
         low_watermark: Offset,
     },
@@ -378,6 +392,7 @@ impl<D: Disk> fmt::Debug for ReplicaReply<D> {
             Self::Next(next) => next.fmt(f),
             Self::ListedOffset(listed) => listed.fmt(f),
             Self::EpochEnd(end) => f.debug_tuple("EpochEnd").field(end).finish(),
+            Self::Producers(producers) => f.debug_tuple("Producers").field(producers).finish(),
             Self::DeletedRecords { low_watermark } => f.debug_tuple("DeletedRecords").field(low_watermark).finish(),
             Self::Became(became) => became.fmt(f),
             Self::Checkpoint(checkpoint) => checkpoint.fmt(f),

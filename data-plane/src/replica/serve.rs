@@ -183,6 +183,14 @@ impl<D: Disk> Replica<D> {
         let view = self.log.view();
         ReplicaReply::EpochEnd(ask.epoch.and_then(|epoch| view.epochs.end_of(epoch, view.end)))
     }
+
+    /// KIP-664
+    pub(super) fn producers(&self) -> ReplicaReply<D> {
+        match self.replication.leader() {
+            Ok(_) => ReplicaReply::Producers(self.log.producers().active().collect()),
+            Err(refusal) => ReplicaReply::Refused(refusal),
+        }
+    }
 }
 
 /// A damaged batch on the way is told to whoever asked; it is no reason to take the whole replica away.

@@ -127,6 +127,20 @@ impl Node {
         self.feed(point, answer)
     }
 
+    /// What this leader says of its log.
+    fn holds(&mut self) -> LeaderHolds {
+        let ReplicaReply::Producers(producers) = self.ask(ReplicaRequest::Producers) else {
+            panic!("it does not lead")
+        };
+        let view = self.replica.log().view();
+        LeaderHolds { start: view.start, end: view.end, producers }
+    }
+
+    /// Takes in what a leader says of its log.
+    fn hear(&mut self, requested: FetchPoint, holds: LeaderHolds) -> FollowerNext {
+        next_of(self.ask(ReplicaRequest::LeaderOffsets(LeaderOffsets { requested, answer: Ok(holds) })))
+    }
+
     /// Runs the sync jobs that are out; says how many there were.
     fn sync(&mut self) -> usize {
         let mut ran = 0;

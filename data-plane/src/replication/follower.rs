@@ -26,9 +26,9 @@ pub enum FollowerNext {
     Fetch(FetchPoint),
     /// Ask for this again after a pause (D26a); `error` is what the leader said.
     BackOff { point: FetchPoint, error: ErrorCode },
-    /// Ask the leader where its log ends and starts (ListOffsets −1 and −2 with the point's leader epoch), then hand the
-    /// answer in (R162).
-    AskLeaderOffsets(FetchPoint),
+    /// Ask the leader where its log ends and starts (ListOffsets −1 and −2 with the point's leader epoch) and what its
+    /// producers wrote last (DescribeProducers), then hand the answer in (R162).
+    AskLeader(FetchPoint),
     /// A flush or truncation must reach the disk first; an output of its own follows (D23, D24).
     AwaitSync,
     /// Nothing until new metadata: fenced (R163), no leader, draining, leading, failed or stopped.
@@ -66,7 +66,7 @@ pub enum Verdict {
     /// Nothing was out of range after all: fetch again.
     Resume,
     BackOff(ErrorCode),
-    AskLeaderOffsets,
+    AskLeader,
     /// R163: parked until metadata.
     Fenced,
 }
@@ -87,7 +87,7 @@ pub enum Phase {
     Fetching,
     /// The leader's last answer was an error.
     BackingOff,
-    /// Waits for the leader's offsets.
+    /// Asks where the leader's log starts and ends.
     OutOfRange,
     /// The leader is in a newer epoch.
     Fenced,
@@ -141,8 +141,8 @@ impl Follower {
     /// What follows from `phase`.
     pub fn next(&self, view: &LogView<'_>) -> FollowerNext {
         match self.phase {
-            Phase::Fetching | Phase::BackingOff => FollowerNext::Fetch(self.fetch_point(view)),
-            Phase::OutOfRange => FollowerNext::AskLeaderOffsets(self.fetch_point(view)),
+            Phase::Fetching | Phase::BackingOff if view.knows_producers => FollowerNext::Fetch(self.fetch_point(view)),
+            Phase::Fetching | Phase::BackingOff | Phase::OutOfRange => FollowerNext::AskLeader(self.fetch_point(view)),
             Phase::Fenced => FollowerNext::AwaitMetadata,
         }
     }
@@ -182,7 +182,7 @@ impl Follower {
             }
             Answer::Error(ErrorCode::OffsetOutOfRange) => {
                 self.phase = Phase::OutOfRange;
-                Verdict::AskLeaderOffsets
+                Verdict::AskLeader
             }
             Answer::Error(ErrorCode::FencedLeaderEpoch) => {
                 self.phase = Phase::Fenced;
@@ -208,7 +208,13 @@ impl Follower {
         target.min(view.end)
     }
 
-    /// What the leader's log holds, after our offset was out of its range (R162).
+    /// Whether what the leader's log holds is what we want to know now.
+    fn asks_leader(&self, requested: &FetchPoint, view: &LogView<'_>) -> bool {
+        let wanted = self.phase == Phase::OutOfRange || self.phase != Phase::Fenced && !view.knows_producers;
+        wanted && self.answers(requested, view)
+    }
+
+    /// What the leader's log holds, after our offset was out of its range (R162), or while we know no producers.
     pub fn on_leader_offsets(
         &mut self,
         requested: &FetchPoint,
@@ -216,7 +222,7 @@ impl Follower {
         leader_end: Offset,
         view: &LogView<'_>,
     ) -> Verdict {
-        if !self.answers(requested, view) || self.phase != Phase::OutOfRange {
+        if !self.asks_leader(requested, view) {
             return Verdict::Stale;
         }
         self.phase = Phase::Fetching;
@@ -234,7 +240,7 @@ impl Follower {
 
     /// The leader's offsets could not be had: the fetch is tried again after a pause. `false`: stale.
     pub fn on_leader_offsets_failed(&mut self, requested: &FetchPoint, view: &LogView<'_>) -> bool {
-        let counts = self.answers(requested, view) && self.phase == Phase::OutOfRange;
+        let counts = self.asks_leader(requested, view);
         if counts {
             self.phase = Phase::BackingOff;
         }
@@ -380,7 +386,7 @@ mod tests {
         let mut follower = follower(100);
         let asked = follower.fetch_point(&log.view());
         let out_of_range = Answer::Error(ErrorCode::OffsetOutOfRange);
-        assert_eq!(follower.on_answer(&asked, out_of_range, &log.view()), Verdict::AskLeaderOffsets);
+        assert_eq!(follower.on_answer(&asked, out_of_range, &log.view()), Verdict::AskLeader);
         let verdict = follower.on_leader_offsets(&asked, Offset(20), Offset(83), &log.view());
         assert_eq!(verdict, Verdict::TruncateFully { start: Offset(20) });
     }
@@ -473,8 +479,8 @@ mod tests {
         let mut follower = follower(5);
         let point = follower.fetch_point(&log.view());
         let answer = Answer::Error(ErrorCode::OffsetOutOfRange);
-        assert_eq!(follower.on_answer(&point, answer, &log.view()), Verdict::AskLeaderOffsets);
-        assert_eq!(follower.next(&log.view()), FollowerNext::AskLeaderOffsets(point));
+        assert_eq!(follower.on_answer(&point, answer, &log.view()), Verdict::AskLeader);
+        assert_eq!(follower.next(&log.view()), FollowerNext::AskLeader(point));
         follower.on_leader_offsets(&point, Offset(start), Offset(end), &log.view())
     }
 

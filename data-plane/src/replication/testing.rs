@@ -31,6 +31,7 @@ pub struct Numbers {
     pub end: Offset,
     pub flushed_end: Offset,
     pub epochs: EpochHistory,
+    pub knows_producers: bool,
 }
 
 impl Numbers {
@@ -40,7 +41,7 @@ impl Numbers {
         for &(epoch, start) in epochs {
             history.assign(LeaderEpoch(epoch), Offset(start));
         }
-        Self { start: Offset::ZERO, end: Offset(end), flushed_end: Offset(end), epochs: history }
+        Self { start: Offset::ZERO, end: Offset(end), flushed_end: Offset(end), epochs: history, knows_producers: true }
     }
 
     pub fn view(&self) -> LogView<'_> {
@@ -50,6 +51,7 @@ impl Numbers {
             flushed_end: self.flushed_end,
             epochs: &self.epochs,
             truncations: 0,
+            knows_producers: self.knows_producers,
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Storage faults on the simulated disk, from the command line. Each part prints one closing line of JSON; exit 1 at a
 //! fault.
 
+use std::panic;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, Subcommand};
+use highwater_quorum::flaws::{Flaw, plant};
 use highwater_quorum::storage_trial;
 use highwater_tests::storage::{corruption, crash_points, faults, metadata_rot};
 use serde_json::json;
@@ -40,6 +42,8 @@ enum Part {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Each rule of the log that a planted flaw leaves out must be missed by one of the parts before.
+    Flaws,
     #[command(hide = true)]
     WriteMetadata { directory: std::path::PathBuf },
     #[command(hide = true)]
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         Part::Full => refused(faults::disk_full()),
         Part::Corruption { seed } => corruption(seed),
         Part::MetadataRot { cases, seed } => rot(cases, seed),
+        Part::Flaws => flaws(),
         Part::WriteMetadata { directory } => {
             let mut say = |what: &str, number: u64| println!("{what} {number}");
             storage_trial::write(&directory, &mut say).map(|()| json!({})).map_err(|error| error.to_string())
@@ -75,6 +80,43 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the log itself promises, and the part that tries it.
+const FLAWS: &[(Flaw, &str)] = &[
+    (Flaw::TrustsWhatItFinds, "crash-points"),
+    (Flaw::KeepsEpochEntries, "crash-points"),
+    (Flaw::KeepsProducers, "crash-points"),
+    (Flaw::ForgetsProducers, "crash-points"),
+    (Flaw::ForgetsLogStart, "crash-points"),
+    (Flaw::KeepsRecoveryPoint, "crash-points"),
+    (Flaw::CleanStopCountsTwice, "crash-points"),
+    (Flaw::IgnoresFailedSyncs, "errors"),
+];
+
+fn flaws() -> Result<serde_json::Value, String> {
+    let mut missed = Vec::new();
+    for (flaw, part) in FLAWS {
+        let began = Instant::now();
+        plant(Some(*flaw));
+        let found = panic::catch_unwind(|| match *part {
+            "errors" => faults::each_call_fails().err(),
+            _ => crash_points::try_all(None, crash_points::WAYS_WITHOUT_SYNC, false).err(),
+        });
+        plant(None);
+        let found = found.unwrap_or_else(|_| Some("it panicked".to_owned()));
+        println!(
+            "{} by {part}, {:.1} s: {}",
+            flaw.rule(),
+            began.elapsed().as_secs_f64(),
+            found.as_deref().unwrap_or("MISSED")
+        );
+        missed.extend(found.is_none().then(|| flaw.rule()));
+    }
+    if !missed.is_empty() {
+        return Err(format!("nothing misses the rules {}", missed.join(", ")));
+    }
+    Ok(json!({ "flaws": FLAWS.len(), "caught": FLAWS.len() }))
 }
 
 fn crash_points(ways: u64) -> Result<serde_json::Value, String> {

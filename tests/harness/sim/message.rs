@@ -1,7 +1,7 @@
 //! What travels: between clients and brokers, between brokers, and between brokers and the controller.
 
 use bytes::Bytes;
-use highwater_data::replica::message::{FetchPoint, OffsetSpec};
+use highwater_data::replica::message::{FetchPoint, LeaderHolds, OffsetSpec};
 use highwater_quorum::client::{Heartbeat, HeartbeatAnswer};
 use highwater_quorum::controller::{AlterPartition, AlteredPartition, RegisterBroker};
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition};
@@ -67,7 +67,7 @@ pub enum Message {
         call: Call,
         answers: Vec<(TopicPartition, FetchPoint, PartitionAnswer)>,
     },
-    /// ListOffsets −1 and −2 of a follower (R162).
+    /// What a follower wants to know of its leader's log (R162).
     Offsets {
         call: Call,
         at: TopicPartition,
@@ -77,7 +77,7 @@ pub enum Message {
         call: Call,
         at: TopicPartition,
         point: FetchPoint,
-        result: Result<(Offset, Offset), ErrorCode>,
+        result: Result<LeaderHolds, ErrorCode>,
     },
 
     Register {

@@ -55,6 +55,10 @@ impl Response {
                 let parts = body.topics.iter().flat_map(|topic| &topic.partitions);
                 first(body.error_code, parts.map(|part| part.error_code))
             }
+            Self::DescribeProducers(body) => {
+                let parts = body.topics.iter().flat_map(|topic| &topic.partitions);
+                first(0, parts.map(|part| part.error_code))
+            }
             Self::UnregisterBroker(body) => body.error_code,
             Self::DescribeTopicPartitions(body) => first(0, body.topics.iter().map(|part| part.error_code)),
         };

@@ -120,6 +120,13 @@ pub fn request(api: ApiKey, version: i16) -> Request {
             })],
         })
         .into(),
+        ApiKey::DescribeProducers => message!(DescribeProducersRequest {
+            topics: vec![message!(describe_producers_request::TopicRequest {
+                name: text("orders"),
+                partition_indexes: vec![0, 3],
+            })],
+        })
+        .into(),
         ApiKey::UnregisterBroker => message!(UnregisterBrokerRequest { broker_id: 3 }).into(),
         ApiKey::DescribeTopicPartitions => message!(DescribeTopicPartitionsRequest {
             topics: vec![message!(describe_topic_partitions_request::TopicRequest { name: text("orders") })],
@@ -229,6 +236,25 @@ pub fn response(api: ApiKey, version: i16) -> Response {
         })
         .into(),
         ApiKey::DescribeQuorum => describe_quorum_response(version).into(),
+        ApiKey::DescribeProducers => message!(DescribeProducersResponse {
+            throttle_time_ms: 4,
+            topics: vec![message!(describe_producers_response::TopicResponse {
+                name: text("orders"),
+                partitions: vec![message!(describe_producers_response::PartitionResponse {
+                    partition_index: 3,
+                    error_code: 0,
+                    active_producers: vec![message!(describe_producers_response::ProducerState {
+                        producer_id: 4_001,
+                        producer_epoch: 2,
+                        last_sequence: 17,
+                        last_timestamp: 1_700_000_000_000,
+                        coordinator_epoch: -1,
+                        current_txn_start_offset: -1,
+                    })],
+                })],
+            })],
+        })
+        .into(),
         ApiKey::UnregisterBroker => message!(UnregisterBrokerResponse {
             throttle_time_ms: 4,
             error_code: 102,

@@ -12,11 +12,11 @@ use kafka_wire::{
     create_partitions_response, create_topics_request, create_topics_response, delete_records_request,
     delete_records_response, delete_topics_request, delete_topics_response, describe_cluster_response,
     describe_configs_request, describe_configs_response, describe_log_dirs_request, describe_log_dirs_response,
-    describe_quorum_request, describe_quorum_response, describe_topic_partitions_request,
-    describe_topic_partitions_response, elect_leaders_request, elect_leaders_response, fetch_request,
-    find_coordinator_response, incremental_alter_configs_request, incremental_alter_configs_response,
-    list_offsets_request, list_offsets_response, metadata_request, metadata_response, offset_for_leader_epoch_request,
-    offset_for_leader_epoch_response, produce_response,
+    describe_producers_request, describe_producers_response, describe_quorum_request, describe_quorum_response,
+    describe_topic_partitions_request, describe_topic_partitions_response, elect_leaders_request,
+    elect_leaders_response, fetch_request, find_coordinator_response, incremental_alter_configs_request,
+    incremental_alter_configs_response, list_offsets_request, list_offsets_response, metadata_request,
+    metadata_response, offset_for_leader_epoch_request, offset_for_leader_epoch_response, produce_response,
 };
 
 /// A generated message with some fields set; the messages are non-exhaustive, so there is no other way.

@@ -4,11 +4,9 @@
 //! sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of an open
 //! transaction i64 (−1: none). Only the newest batch of each producer is in it; the rest comes from the log (R57).
 
-use std::collections::VecDeque;
+use highwater_wire::{Offset, ProducerEpoch, ProducerId, Timestamp};
 
-use highwater_wire::ProducerId;
-
-use super::{Producer, ProducerState, WINDOW, Written};
+use super::{ActiveProducer, ProducerState};
 
 const VERSION: i16 = 1;
 const HEAD_BYTES: usize = 10;
@@ -31,18 +29,15 @@ impl ProducerState {
         bytes.extend_from_slice(&[0; 4]);
         let count = i32::try_from(self.producers.len()).expect("fewer than 2^31 producers fit in memory");
         bytes.extend_from_slice(&count.to_be_bytes());
-        for (id, producer) in &self.producers {
-            let none =
-                Written { last_sequence: -1, last_offset: -1, offset_delta: 0, timestamp: producer.last_timestamp };
-            let newest = producer.written.back().copied().unwrap_or(none);
-            bytes.extend_from_slice(&id.0.to_be_bytes());
-            bytes.extend_from_slice(&producer.epoch.to_be_bytes());
-            bytes.extend_from_slice(&newest.last_sequence.to_be_bytes());
-            bytes.extend_from_slice(&newest.last_offset.to_be_bytes());
-            bytes.extend_from_slice(&newest.offset_delta.to_be_bytes());
-            bytes.extend_from_slice(&newest.timestamp.to_be_bytes());
+        for producer in self.active() {
+            bytes.extend_from_slice(&producer.id.0.to_be_bytes());
+            bytes.extend_from_slice(&producer.epoch.0.to_be_bytes());
+            bytes.extend_from_slice(&producer.last_sequence.to_be_bytes());
+            bytes.extend_from_slice(&Offset::to_wire(producer.last_offset).to_be_bytes());
+            bytes.extend_from_slice(&producer.offset_delta.to_be_bytes());
+            bytes.extend_from_slice(&producer.last_timestamp.0.to_be_bytes());
             bytes.extend_from_slice(&producer.coordinator_epoch.to_be_bytes());
-            bytes.extend_from_slice(&producer.transaction_start.unwrap_or(-1).to_be_bytes());
+            bytes.extend_from_slice(&Offset::to_wire(producer.transaction_start).to_be_bytes());
         }
         let crc = crc_fast::crc32_iscsi(&bytes[6..]);
         bytes[2..6].copy_from_slice(&crc.to_be_bytes());
@@ -64,34 +59,19 @@ impl ProducerState {
         if usize::try_from(count).ok().and_then(|count| count.checked_mul(ENTRY_BYTES)) != Some(fields.0.len()) {
             return Err(SnapshotError::Damaged);
         }
-        let mut state = Self::default();
-        for _ in 0..count {
-            let id = ProducerId(i64::from_be_bytes(fields.take()?));
-            let epoch = i16::from_be_bytes(fields.take()?);
-            let newest = Written {
+        let mut producer = || {
+            Ok(ActiveProducer {
+                id: ProducerId(i64::from_be_bytes(fields.take()?)),
+                epoch: ProducerEpoch(i16::from_be_bytes(fields.take()?)),
                 last_sequence: i32::from_be_bytes(fields.take()?),
-                last_offset: i64::from_be_bytes(fields.take()?),
+                last_offset: Offset::from_wire(i64::from_be_bytes(fields.take()?)),
                 offset_delta: i32::from_be_bytes(fields.take()?),
-                timestamp: i64::from_be_bytes(fields.take()?),
-            };
-            let coordinator_epoch = i32::from_be_bytes(fields.take()?);
-            let transaction_start = i64::from_be_bytes(fields.take()?);
-            let mut written = VecDeque::with_capacity(WINDOW);
-            if newest.last_offset >= 0 {
-                written.push_back(newest);
-            }
-            state.producers.insert(
-                id,
-                Producer {
-                    epoch,
-                    written,
-                    last_timestamp: newest.timestamp,
-                    coordinator_epoch,
-                    transaction_start: (transaction_start >= 0).then_some(transaction_start),
-                },
-            );
-        }
-        Ok(state)
+                last_timestamp: Timestamp(i64::from_be_bytes(fields.take()?)),
+                coordinator_epoch: i32::from_be_bytes(fields.take()?),
+                transaction_start: Offset::from_wire(i64::from_be_bytes(fields.take()?)),
+            })
+        };
+        (0..count).map(|_| producer()).collect()
     }
 }
 

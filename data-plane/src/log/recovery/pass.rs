@@ -79,7 +79,8 @@ impl<D: Disk> Recovery<'_, D> {
         let forgotten = planted(Flaw::ForgetsLogStart);
         let start = if forgotten { segments[0].base } else { self.marks.start.max(segments[0].base) };
         let recovery_point = if clean { end } else { self.marks.recovery_point.min(end) };
-        self.drop_snapshots_above(&mut files.snapshots, recovery_point)?;
+        // The one where the log begins tells of what was deleted: nothing that is found here can contradict it.
+        self.drop_snapshots_above(&mut files.snapshots, recovery_point.max(segments[0].base))?;
         let (mut producers, from) = newest_snapshot(self.disk, self.path, &mut files.snapshots, end)?;
         replay_producers(&segments, from, &mut producers)?;
         if planted(Flaw::ForgetsProducers) {

@@ -1,12 +1,20 @@
 //! The follower's replica, and what changes of leader do to it.
 
 use super::*;
+use crate::disk::sim::Crash;
 
 /// Runs fetch rounds, syncs included, until the follower has nothing left to ask.
 fn catch_up(follower: &mut Node, leader: &mut Node) {
     for _ in 0..20 {
         follower.sync();
-        let FollowerNext::Fetch(point) = follower.next() else { panic!("{:?}", follower.next()) };
+        let point = match follower.next() {
+            FollowerNext::Fetch(point) => point,
+            FollowerNext::AskLeader(point) => {
+                follower.hear(point, leader.holds());
+                continue;
+            }
+            other => panic!("{other:?}"),
+        };
         let answer = leader.answer(follower.id, point);
         let nothing = matches!(&answer, LeaderAnswer::Records { records, .. } if records.is_empty());
         follower.feed(point, answer);
@@ -154,14 +162,101 @@ fn a_replica_far_behind_starts_anew_where_the_leaders_log_starts() {
     let point = three.point();
     let answer = one.answer(three.id, point);
     assert!(matches!(answer, LeaderAnswer::Error(ErrorCode::OffsetOutOfRange)), "{answer:?}");
-    assert_eq!(three.feed(point, answer), FollowerNext::AskLeaderOffsets(point));
-    let offsets = LeaderOffsets { requested: point, answer: Ok((Offset(6), Offset(12))) };
-    assert_eq!(next_of(three.ask(ReplicaRequest::LeaderOffsets(offsets))), FollowerNext::AwaitSync);
+    assert_eq!(three.feed(point, answer), FollowerNext::AskLeader(point));
+    let holds = one.holds();
+    assert_eq!((holds.start, holds.end), (Offset(6), Offset(12)));
+    assert_eq!(three.hear(point, holds), FollowerNext::AwaitSync);
     three.sync();
     assert_eq!(three.point().offset, Offset(6));
     catch_up(&mut three, &mut one);
     let view = three.replica.log().view();
     assert_eq!((view.start, view.end), (Offset(6), Offset(12)));
+}
+
+/// Broker 1 leads a log that begins at 1; an idempotent producer's only batch was below.
+fn with_a_producer_whose_batch_is_deleted(facts: &Facts) -> [Node; 3] {
+    let [mut one, mut two, mut three] = cluster(facts);
+    one.produce(idempotent(0, 0), Acks::Leader, 1);
+    one.produce(batch(2), Acks::Leader, 2);
+    for follower in [&mut two, &mut three] {
+        catch_up(follower, &mut one);
+    }
+    let (before, deadline) = (Some(Offset(1)), Millis::MAX);
+    one.ask(ReplicaRequest::DeleteRecords(DeleteRecords { before, deadline, ticket: Ticket(3) }));
+    assert_eq!(one.replica.log().view().start, Offset(1));
+    [one, two, three]
+}
+
+#[test]
+fn who_begins_behind_deleted_batches_knows_their_producers() {
+    // H3, R58: it would store a repeated batch a second time when it leads.
+    let mut facts = facts();
+    let [mut one, _, _] = with_a_producer_whose_batch_is_deleted(&facts);
+    one.produce(
+        RecordBatchBuilder::new().producer(ProducerId(8), ProducerEpoch(0), 0).value(one.now.wall, b"b").build(),
+        Acks::Leader,
+        4,
+    );
+    let mut three = Node::new(3);
+    three.take_terms(&facts);
+    catch_up(&mut three, &mut one);
+    assert_eq!(three.replica.log().producer_count(), 2, "one of them by its batch");
+    let disk = three.disk.clone();
+    disk.crash(Crash::Killed);
+    let mut three = Node::open(3, disk);
+    elect(&mut facts, 3);
+    three.take_terms(&facts);
+    assert_eq!(base(&three.produce(idempotent(0, 0), Acks::Leader, 5)), 0, "answered as it was the first time");
+    assert_eq!(three.end(), 4);
+}
+
+#[test]
+fn a_batch_that_is_still_to_be_fetched_is_not_known_before() {
+    // It may never come: who then leads must store its repetition.
+    let facts = facts();
+    let [mut one, _, _] = with_a_producer_whose_batch_is_deleted(&facts);
+    one.produce(idempotent(0, 1), Acks::Leader, 4);
+    let mut three = Node::new(3);
+    three.take_terms(&facts);
+    three.sync();
+    let point = three.point();
+    let answer = one.answer(three.id, point);
+    three.feed(point, answer);
+    three.hear(point, one.holds());
+    assert_eq!((three.end(), three.replica.log().producer_count()), (1, 0));
+    catch_up(&mut three, &mut one);
+    let newest = |node: &Node| node.replica.log().producers().active().collect::<Vec<_>>();
+    assert_eq!(newest(&three), newest(&one));
+}
+
+#[test]
+fn a_log_that_was_begun_anew_and_killed_asks_for_producers_before_it_fetches() {
+    let facts = facts();
+    let [mut one, _, _] = with_a_producer_whose_batch_is_deleted(&facts);
+    let mut three = Node::new(3);
+    three.take_terms(&facts);
+    three.sync();
+    let point = three.point();
+    let answer = one.answer(three.id, point);
+    three.feed(point, answer);
+    three.hear(point, one.holds());
+    // Nothing was synced since: the snapshot of the producers is not there.
+    let disk = three.disk.clone();
+    disk.crash(Crash::Killed);
+    let mut three = Node::open(3, disk);
+    three.take_terms(&facts);
+    three.sync();
+    assert_eq!(three.end(), 1);
+    let FollowerNext::AskLeader(point) = three.next() else { panic!("{:?}", three.next()) };
+    let offsets = LeaderOffsets { requested: point, answer: Err(ErrorCode::NetworkException) };
+    assert_eq!(
+        next_of(three.ask(ReplicaRequest::LeaderOffsets(offsets))),
+        FollowerNext::AskLeader(point),
+        "nothing else"
+    );
+    assert_eq!(three.hear(point, one.holds()), FollowerNext::AwaitSync);
+    catch_up(&mut three, &mut one);
+    assert_eq!(three.replica.log().producers(), one.replica.log().producers());
 }
 
 #[test]
@@ -208,9 +303,8 @@ fn a_cut_below_the_own_watermark_is_an_error_in_the_log() {
     let told = |note: &&&Note| matches!(note, Note::TruncatedBelowWatermark { from: Offset(2), .. });
     if two.end() == 2 {
         // Unknown epoch at the leader: out of range first.
-        let FollowerNext::AskLeaderOffsets(requested) = two.next() else { panic!("{:?}", two.next()) };
-        let answer = Ok((Offset(0), Offset(1)));
-        two.ask(ReplicaRequest::LeaderOffsets(LeaderOffsets { requested, answer }));
+        let FollowerNext::AskLeader(requested) = two.next() else { panic!("{:?}", two.next()) };
+        two.hear(requested, wiped.holds());
     }
     assert_eq!(two.notes().iter().filter(told).count(), 1, "{:?}", two.notes());
     assert_eq!(two.status().last_truncation.unwrap().from, Offset(2));
@@ -225,8 +319,8 @@ fn what_retention_deleted_while_a_follower_was_away_is_no_truncation() {
     catch_up(&mut two, &mut one);
     let asked = two.point();
     let out_of_range = two.feed(asked, LeaderAnswer::Error(ErrorCode::OffsetOutOfRange));
-    let FollowerNext::AskLeaderOffsets(requested) = out_of_range else { panic!("{out_of_range:?}") };
-    two.ask(ReplicaRequest::LeaderOffsets(LeaderOffsets { requested, answer: Ok((Offset(5), Offset(9))) }));
+    let FollowerNext::AskLeader(requested) = out_of_range else { panic!("{out_of_range:?}") };
+    two.hear(requested, LeaderHolds { start: Offset(5), end: Offset(9), producers: Vec::new() });
     assert_eq!(two.end(), 5, "it begins where the leader begins");
     let cut = |note: &&&Note| matches!(note, Note::TruncatedBelowWatermark { .. } | Note::Truncated { .. });
     assert_eq!(two.notes().iter().filter(cut).count(), 0, "{:?}", two.notes());
@@ -240,8 +334,8 @@ fn a_log_begun_anew_within_a_batch_saves_where_it_begins() {
     let [_, mut two, _] = cluster(&facts);
     let asked = two.point();
     let out_of_range = two.feed(asked, LeaderAnswer::Error(ErrorCode::OffsetOutOfRange));
-    let FollowerNext::AskLeaderOffsets(requested) = out_of_range else { panic!("{out_of_range:?}") };
-    two.ask(ReplicaRequest::LeaderOffsets(LeaderOffsets { requested, answer: Ok((Offset(2), Offset(3))) }));
+    let FollowerNext::AskLeader(requested) = out_of_range else { panic!("{out_of_range:?}") };
+    two.hear(requested, LeaderHolds { start: Offset(2), end: Offset(3), producers: Vec::new() });
     two.sync();
     assert_eq!(two.replica.log().view().start, Offset(2));
     assert!(two.point().log_start < Offset(2), "the leader hears of it when it is saved");

@@ -190,6 +190,21 @@ fn a_partition_that_recovery_found_short_is_not_led_by_the_broker_that_lost_it()
 }
 
 #[test]
+fn a_broker_that_lost_records_leaves_the_elr_of_a_partition_that_another_leads() {
+    // D10: it would be elected without them as soon as that leader is gone.
+    let mut quorum = Quorum::new(2);
+    quorum.create(1, &[1, 2], &[("min.insync.replicas", "2")]).unwrap();
+    quorum.fence(&[1]);
+    let claim = quorum.same_boot(1);
+    quorum.register(1, claim).unwrap();
+    assert_eq!(quorum.sets(1), (Some(2), vec![2], vec![1]));
+    quorum.unfence(1, &[at(1)]).unwrap();
+    assert_eq!(quorum.sets(1), (Some(2), vec![2], vec![]));
+    quorum.fence(&[2]);
+    assert_eq!(quorum.sets(1), (None, vec![], vec![2]));
+}
+
+#[test]
 fn a_broker_that_shuts_down_hands_over_and_cannot_come_back_under_its_epoch() {
     // R174, R175.
     let mut quorum = Quorum::new(3);

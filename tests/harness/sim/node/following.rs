@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, VecDeque};
 
 use highwater_data::disk::SimDisk;
 use highwater_data::replica::message::{
-    FetchPoint, FetchedFromLeader, FollowerNext, LeaderAnswer, LeaderOffsets, ReplicaReply, ReplicaRequest,
+    FetchPoint, FetchedFromLeader, FollowerNext, LeaderAnswer, LeaderHolds, LeaderOffsets, ReplicaReply, ReplicaRequest,
 };
 use highwater_data::replication::Role;
 use highwater_data::replication::follower::Phase;
-use highwater_wire::{BrokerId, ErrorCode, Offset, TopicPartition};
+use highwater_wire::{BrokerId, ErrorCode, TopicPartition};
 
 use super::super::core::{Core, Event, NodeTimer};
 use super::super::invariants::joining;
@@ -71,7 +71,7 @@ impl Process {
                 let delay = hosted.backoff_ms * 1_000;
                 (Next::Pause(point, core.now + delay), point.leader, delay)
             }
-            FollowerNext::AskLeaderOffsets(point) => (Next::AskOffsets(point, core.now), point.leader, 0),
+            FollowerNext::AskLeader(point) => (Next::AskOffsets(point, core.now), point.leader, 0),
             FollowerNext::AwaitSync | FollowerNext::AwaitMetadata => {
                 hosted.next = Next::Nothing;
                 return;
@@ -227,7 +227,7 @@ impl Process {
         call: Call,
         at: TopicPartition,
         point: FetchPoint,
-        result: Result<(Offset, Offset), ErrorCode>,
+        result: Result<LeaderHolds, ErrorCode>,
     ) {
         let Place::Broker(leader) = link.to else { return };
         let Some(fetcher) = self.fetchers.get_mut(&BrokerId(leader)) else { return };
@@ -244,13 +244,14 @@ impl Process {
         core: &mut Core,
         at: TopicPartition,
         requested: FetchPoint,
-        answer: Result<(Offset, Offset), ErrorCode>,
+        answer: Result<LeaderHolds, ErrorCode>,
     ) {
+        let failed = answer.is_err();
         let request = ReplicaRequest::LeaderOffsets(LeaderOffsets { requested, answer });
         let reply = self.ask_with_answer(core, at, requested, request);
         let Some(ReplicaReply::Next(next)) = reply else { return };
         match next {
-            FollowerNext::AskLeaderOffsets(point) if answer.is_err() => {
+            FollowerNext::AskLeader(point) if failed => {
                 if let Some(hosted) = self.hosted.get_mut(&at) {
                     hosted.next = Next::AskOffsets(point, core.now + 100_000);
                     self.schedule(core, 100_000, NodeTimer::Kick(point.leader));

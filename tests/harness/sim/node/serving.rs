@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use highwater_data::disk::SimDisk;
 use highwater_data::replica::message::{
-    Acks, Caller, Fetch, FetchPoint, Isolation, LastArrival, ListOffsets, OffsetSpec, OffsetsCaller, Produce,
-    ReplicaReply, ReplicaRequest, Ticket, WaiterId, Watch,
+    Acks, Caller, Fetch, FetchPoint, Isolation, LastArrival, LeaderHolds, ListOffsets, OffsetSpec, OffsetsCaller,
+    Produce, ReplicaReply, ReplicaRequest, Ticket, WaiterId, Watch,
 };
 use highwater_wire::batch::RecordBatch;
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offset, TopicPartition};
@@ -211,13 +211,13 @@ impl Process {
         }
     }
 
-    /// Start and end of this leader's log (R162).
+    /// Start and end of this leader's log, and its producers (R162).
     pub(super) fn on_offsets(
         &mut self,
         core: &mut Core,
         at: TopicPartition,
         point: FetchPoint,
-    ) -> Result<(Offset, Offset), ErrorCode> {
+    ) -> Result<LeaderHolds, ErrorCode> {
         let mut one = |spec| {
             let request = ListOffsets { caller: OffsetsCaller::Replica, leader_epoch: Some(point.leader_epoch), spec };
             match self.ask(core, at, ReplicaRequest::ListOffsets(request)) {
@@ -227,7 +227,13 @@ impl Process {
                 None => Err(ErrorCode::NotLeaderOrFollower),
             }
         };
-        Ok((one(OffsetSpec::Earliest)?, one(OffsetSpec::Latest)?))
+        let (start, end) = (one(OffsetSpec::Earliest)?, one(OffsetSpec::Latest)?);
+        match self.ask(core, at, ReplicaRequest::Producers) {
+            Some(ReplicaReply::Producers(producers)) => Ok(LeaderHolds { start, end, producers }),
+            Some(ReplicaReply::Refused(refusal)) => Err(refusal.code()),
+            Some(other) => panic!("the question for producers is answered with {other:?}"),
+            None => Err(ErrorCode::NotLeaderOrFollower),
+        }
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -37,7 +37,14 @@ impl Log {
 
     pub fn view(&self) -> LogView<'_> {
         let end = self.end();
-        LogView { start: Offset::ZERO, end, flushed_end: end, epochs: &self.epochs, truncations: self.truncations }
+        LogView {
+            start: Offset::ZERO,
+            end,
+            flushed_end: end,
+            epochs: &self.epochs,
+            truncations: self.truncations,
+            knows_producers: true,
+        }
     }
 
     fn push(&mut self, record: Record) {
@@ -233,7 +240,7 @@ impl Broker {
         }
         match process.replication.following()?.next(&self.log.view()) {
             FollowerNext::Fetch(point) => Some(Packet::Fetch { from, epoch, point }),
-            FollowerNext::AskLeaderOffsets(point) => Some(Packet::AskEnd { from, epoch, point }),
+            FollowerNext::AskLeader(point) => Some(Packet::AskEnd { from, epoch, point }),
             _ => None,
         }
     }

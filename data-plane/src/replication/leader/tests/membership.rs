@@ -161,6 +161,21 @@ fn nobody_leaves_an_idle_partition() {
 }
 
 #[test]
+fn a_member_that_a_new_leader_never_hears_of_leaves_though_nobody_writes() {
+    // R109: the watermark waits for it, and its consumers get nothing.
+    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2, 3], 5, 1), Numbers::new(&[(4, 0)], 10), 8);
+    stage.fetch(2, 10).unwrap();
+    let began = stage.now;
+    while proposals(&stage.effects).is_empty() {
+        stage.now = stage.leader.tick_at(&stage.log.view(), stage.now).expect("it is looked at again");
+        assert!(stage.now - began <= Millis(2 * LAG_MAX.0), "it stays for ever");
+        stage.tick();
+    }
+    let proposal = stage.proposal();
+    assert_eq!((members(&proposal), proposal.evidence[0].follower_end), (vec![1, 2], None));
+}
+
+#[test]
 fn a_session_that_asks_in_silence_keeps_its_partitions_in_the_isr() {
     // D20.
     let mut stage = Stage::in_sync(2);
