@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // in the helpers of tests too
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -278,4 +279,40 @@ async fn a_full_disk_takes_its_node_out_and_loses_nothing_that_was_acknowledged(
     cluster.wait_node_ready(1).await;
     let full = |s: &serde_json::Value| s["isr"].as_array().is_some_and(|isr| isr.len() == 3);
     cluster.wait_state(2, "t", 0, "in sync on all three again", full).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_cannot_keep_its_metadata_says_why_and_what_to_do_and_ends_at_once() {
+    let mut cluster = Processes::prepare(1, &[]);
+    let disk = SmallDisk::mount(cluster.node(1).metadata_dir(), 12);
+    cluster.start_node(1);
+    cluster.wait_ready().await;
+    let ballast = disk.0.join("ballast");
+    // A refusal of many bytes leaves room for fewer.
+    let mut filling = fs::File::create(&ballast).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    while !bytes.is_empty() {
+        if filling.write_all(&bytes).is_err() {
+            bytes.truncate(bytes.len() / 16);
+        }
+    }
+    let body = json!({"topic_name": "t", "partitions_count": 1, "replication_factor": 1});
+    let until = Instant::now() + Duration::from_secs(20);
+    while cluster.nodes[0].runs() {
+        assert!(Instant::now() < until, "node 1 still runs with a full disk below its metadata");
+        let _ = cluster.http.post(cluster.url(1, "/topics")).json(&body).send().await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let log = cluster.node(1).log();
+    let must_stop: Vec<&str> = log.lines().filter(|line| line.contains("highwater: this node must stop")).collect();
+    let [reason] = must_stop[..] else { panic!("{must_stop:#?}") };
+    assert!(reason.contains("No space left") && reason.contains("make room"), "{reason}");
+    for noise in ["the data plane cannot go on", "the quorum did not"] {
+        assert!(!log.contains(noise), "the reason is another: {log}");
+    }
+
+    // With room again it is what it was.
+    fs::remove_file(ballast).unwrap();
+    cluster.start_node(1);
+    cluster.wait_node_ready(1).await;
 }

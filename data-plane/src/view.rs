@@ -286,7 +286,10 @@ impl NodeState {
         self.failure.send_if_modified(|failure| {
             let first = failure.is_none();
             if first {
-                tracing::error!(%error, "the data plane cannot go on");
+                // Whatever ended the quorum on this node says so itself.
+                if !matches!(error, DataPlaneError::Stopped) {
+                    tracing::error!(%error, "the data plane cannot go on");
+                }
                 *failure = Some(error);
             }
             first

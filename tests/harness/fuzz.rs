@@ -12,6 +12,7 @@ use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 
 pub use targets::TARGETS;
+pub(crate) use targets::golden;
 
 /// What a reader may take for each byte of its input …
 pub const BYTES_PER_BYTE: usize = 8;

@@ -56,7 +56,9 @@ pub enum NodeError {
     Resources(#[from] std::io::Error),
     #[error("cannot build an HTTP client: {0}")]
     Client(#[from] reqwest::Error),
-    #[error("the metadata quorum failed on this node: {0}")]
+    #[error(
+        "the metadata quorum failed on this node: {0}; mend that (make room, replace the disk), then start it again"
+    )]
     QuorumFailed(String),
     #[error("{0}")]
     Storage(#[from] storage::StorageError),
@@ -258,10 +260,17 @@ impl Node {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            why = self.quorum.failed() => Arc::new(NodeError::QuorumFailed(why)),
+        let error = tokio::select! {
+            why = self.quorum.failed() => return Arc::new(NodeError::QuorumFailed(why)),
             error = data => error,
+        };
+        // A quorum that ends takes the data plane with it, and knows the reason a moment later.
+        if matches!(&*error, NodeError::Data(DataPlaneError::Stopped))
+            && let Ok(why) = tokio::time::timeout(READY_ATTEMPT, self.quorum.failed()).await
+        {
+            return Arc::new(NodeError::QuorumFailed(why));
         }
+        error
     }
 
     async fn data_started(&self) -> Result<(), Arc<NodeError>> {
@@ -279,8 +288,15 @@ impl Node {
         if let Some(plane) = self.data.write().await.take() {
             let image = self.quorum.client().image();
             let now = self.settings.flag(&image, self.node, "controlled.shutdown.enable");
-            if now.unwrap_or(self.controlled_shutdown) && !plane.drain().await {
-                warn!("the quorum did not confirm the controlled shutdown in time; stopping anyway");
+            if now.unwrap_or(self.controlled_shutdown) {
+                tokio::select! {
+                    biased;
+                    // Nobody is left here to agree.
+                    _ = self.quorum.failed() => {}
+                    agreed = plane.drain() => if !agreed {
+                        warn!("the quorum did not confirm the controlled shutdown in time; stopping anyway");
+                    }
+                }
             }
             stopped = plane.stop().await;
         }

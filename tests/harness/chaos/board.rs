@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use highwater_wire::request::MetadataRequest;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::fleet::Fleet;
 use super::history::{Event, History};
+use super::plan::Fault;
 use crate::client::Client;
 
 /// Topics written to at a time, and partitions of each.
@@ -61,6 +62,16 @@ impl Known {
     }
 }
 
+/// That a fault began, for whoever reads the logs.
+#[derive(Debug)]
+pub struct Mark {
+    pub fault: Fault,
+    /// Whose process, disk or links.
+    pub nodes: Vec<u8>,
+    /// How long the logs were at that moment, bytes, from node 1 on.
+    pub log_ends: Vec<u64>,
+}
+
 pub struct Board {
     pub fleet: Arc<Fleet>,
     pub history: Arc<History>,
@@ -70,6 +81,7 @@ pub struct Board {
     known: Mutex<HashMap<Place, Known>>,
     /// Values sent to each topic.
     sent: Mutex<BTreeMap<Arc<str>, u64>>,
+    marks: Mutex<Vec<Mark>>,
     stopped: AtomicBool,
     /// A produce is about to be sent to this slot.
     pub produces: [Notify; SLOTS as usize],
@@ -86,6 +98,7 @@ impl Board {
             weak: Mutex::default(),
             known: Mutex::default(),
             sent: Mutex::default(),
+            marks: Mutex::default(),
             stopped: AtomicBool::new(false),
             produces: Default::default(),
             producer_resets: AtomicU64::new(0),
@@ -153,6 +166,17 @@ impl Board {
     pub fn leader(&self, place: &Place) -> Option<(u8, SocketAddr)> {
         let leader = u8::try_from(self.known(place)?.leader).ok().filter(|id| self.fleet.nodes().contains(id))?;
         Some((leader, self.fleet.address(leader)))
+    }
+
+    /// Notes that a fault begins.
+    pub fn mark(&self, fault: Fault, nodes: &[u8]) {
+        let log_ends = self.fleet.nodes().map(|node| self.fleet.log_end(node)).collect();
+        self.marks.lock().push(Mark { fault, nodes: nodes.to_vec(), log_ends });
+    }
+
+    /// The faults that began, one after the other.
+    pub fn marks(&self) -> MutexGuard<'_, Vec<Mark>> {
+        self.marks.lock()
     }
 
     pub fn stop(&self) {

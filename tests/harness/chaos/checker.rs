@@ -188,6 +188,8 @@ pub struct Checker {
     leaders: HashMap<String, (i32, i32)>,
     leader_changes: u64,
     healed: Option<Option<u64>>,
+    /// When nothing was waited for any more, in sync or not.
+    healed_at: Option<u64>,
     last_time: u64,
 }
 
@@ -264,7 +266,7 @@ impl Checker {
             }
             Event::Broken { node, what } => found.add(Row::Broken, || format!("node {node}: {what}")),
             Event::Healed { ms, limit_ms, why } => {
-                self.healed = Some(*ms);
+                (self.healed, self.healed_at) = (Some(*ms), Some(line.t));
                 if ms.is_none_or(|ms| ms > *limit_ms) {
                     found.add(Row::SlowHeal, || format!("{ms:?} of {limit_ms} ms: {why}"));
                 }
@@ -320,7 +322,7 @@ impl Checker {
             }
         }
         Verdict {
-            unavailable: unavailability::measure(&self.faults, &sums.acks_of),
+            unavailable: unavailability::measure(&self.faults, &sums.acks_of, self.healed_at.unwrap_or(u64::MAX)),
             recovered: unavailability::recovered(&self.faults),
             seed: self.seed,
             ops,

@@ -11,9 +11,11 @@ use super::fleet::{HEALTH, REPLICAS, SESSION};
 use super::history::Event;
 use super::workload::admin::{KEY, OWN_PREFIX};
 use super::workload::foreign::Foreign;
+use super::workload::hostile::Stranger;
 use super::workload::readers::{Fetched, fetch};
 use super::workload::stock;
 use crate::client::{EARLIEST, LATEST};
+use crate::sim::rng::Rng;
 
 /// P8: twice the session timeout and ten seconds.
 pub const HEAL_LIMIT: Duration = Duration::from_secs(2 * SESSION.as_secs() + 10);
@@ -24,6 +26,10 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 /// The same where nothing healed: what can be read is read at once.
 const HURT_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
+/// Attacks on a node after which its memory is looked at, twice.
+const ATTACKS: u32 = 500;
+/// What the allocator may keep of those: 16 KiB for each, where the least that a connection reads into is as much.
+const KEPT_BYTES_MAX: u64 = ATTACKS as u64 * (16 << 10);
 
 /// Waits until all partitions are in sync and those that producers use take records again. The time counts from `began`.
 /// Whether it came to that.
@@ -184,5 +190,25 @@ pub async fn compare_metadata(board: &Board) {
             }
         }
         board.history.write(Event::Topics { node, topics });
+    }
+}
+
+/// Whether a node keeps memory of what strangers send: it has had its share by now, and may not grow by more of the same.
+pub async fn besiege(board: &Arc<Board>, stranger: &Arc<Stranger>, mut rng: Rng) {
+    for node in board.fleet.nodes() {
+        stranger.besiege(board, node, ATTACKS, &mut rng).await;
+        let before = board.fleet.memory(node);
+        stranger.besiege(board, node, ATTACKS, &mut rng).await;
+        let (Some(before), Some(after)) = (before, board.fleet.memory(node)) else { continue };
+        eprintln!(
+            "{:7.1} s  node {node}: {} KiB, {} KiB after {ATTACKS} attacks more",
+            board.history.seconds(),
+            before >> 10,
+            after >> 10
+        );
+        if after > before + KEPT_BYTES_MAX {
+            let what = format!("{ATTACKS} attacks left {} bytes more memory in use", after - before);
+            board.history.write(Event::Broken { node, what });
+        }
     }
 }

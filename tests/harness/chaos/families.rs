@@ -1,4 +1,4 @@
-//! Which clients take part: our own and librdkafka live in this process, the others are programs of their own.
+//! Which clients take part: our own, librdkafka and a hostile one live in this process, the others are programs of their own.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,12 @@ pub enum Family {
     Java,
     /// franz-go.
     Franz,
+    /// A stranger who sends what nobody should.
+    Hostile,
 }
 
 impl Family {
-    pub const ALL: [Self; 4] = [Self::Own, Self::Librdkafka, Self::Java, Self::Franz];
+    pub const ALL: [Self; 5] = [Self::Own, Self::Librdkafka, Self::Java, Self::Franz, Self::Hostile];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -28,6 +30,7 @@ impl Family {
             Self::Librdkafka => "librdkafka",
             Self::Java => "java",
             Self::Franz => "franz-go",
+            Self::Hostile => "hostile",
         }
     }
 
@@ -39,7 +42,7 @@ impl Family {
             command.status().is_ok_and(|status| status.success())
         };
         match self {
-            Self::Own | Self::Librdkafka => None,
+            Self::Own | Self::Librdkafka | Self::Hostile => None,
             Self::Java if !has("javac", "-version") => Some("javac"),
             Self::Java if !stock_tools::are_there() && !has("mvn", "-version") => Some("Kafka's jars, or mvn"),
             Self::Franz if !has("go", "version") => Some("go"),
@@ -58,7 +61,7 @@ impl Family {
             assert!(status.as_ref().is_ok_and(std::process::ExitStatus::success), "{command:?}: {status:?}");
         };
         match self {
-            Self::Own | Self::Librdkafka => None,
+            Self::Own | Self::Librdkafka | Self::Hostile => None,
             Self::Java => {
                 let (jars, classes) = (stock_tools::libraries().join("*"), dir.join("java"));
                 let mut javac = Command::new("javac");

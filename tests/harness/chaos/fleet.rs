@@ -31,6 +31,28 @@ const HTTP_PORT: u16 = 8082;
 /// Where a node tells whether the cluster is healthy.
 pub const HEALTH: &str = "/v3/clusters/-/health";
 
+/// A listener of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    Clients,
+    Replication,
+    Controller,
+    Http,
+}
+
+impl Door {
+    pub const ALL: [Self; 4] = [Self::Clients, Self::Replication, Self::Controller, Self::Http];
+
+    const fn port(self) -> u16 {
+        match self {
+            Self::Clients => CLIENT_PORT,
+            Self::Replication => REPLICATION_PORT,
+            Self::Controller => CONTROLLER_PORT,
+            Self::Http => HTTP_PORT,
+        }
+    }
+}
+
 const NET: char = 'c';
 const POLL: Duration = Duration::from_millis(20);
 
@@ -198,6 +220,11 @@ impl Fleet {
         (self.ip(node), CLIENT_PORT).into()
     }
 
+    /// Where one of its listeners is found.
+    pub fn door(&self, node: u8, door: Door) -> SocketAddr {
+        (self.ip(node), door.port()).into()
+    }
+
     /// All of them, as stock clients want it.
     pub fn bootstrap(&self) -> String {
         self.nodes().map(|node| self.address(node).to_string()).collect::<Vec<_>>().join(",")
@@ -233,6 +260,15 @@ impl Fleet {
     pub fn process(&self, node: u8) -> Option<(u32, u32)> {
         let member = self.member(node).lock();
         member.child.as_ref().map(|child| (child.id(), member.starts))
+    }
+
+    /// The memory that a node's process has, bytes; `None`: it does not run.
+    pub fn memory(&self, node: u8) -> Option<u64> {
+        let (pid, _) = self.process(node)?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = resident.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(kib << 10)
     }
 
     /// Sends a signal; false: the node does not run.
@@ -400,6 +436,11 @@ impl Fleet {
             }
         }
         None
+    }
+
+    /// How long the log of a node is, bytes.
+    pub fn log_end(&self, node: u8) -> u64 {
+        fs::metadata(self.home(node).join("log")).map_or(0, |log| log.len())
     }
 
     /// The log of all runs of a node.

@@ -153,6 +153,7 @@ impl Nemesis {
         let controller = if self.one_by_one { self.fleet().controller().await } else { None };
         let controller = controller.is_some_and(|leader| nodes.contains(&leader));
         eprintln!("{:7.1} s  {}: {target}", self.board.history.seconds(), step.fault);
+        self.board.mark(step.fault, nodes);
         let (fault, nodes) = (step.fault.name().to_owned(), nodes.to_vec());
         self.board.history.write(Event::FaultBegins { id, fault, target, nodes, controller });
         id

@@ -22,6 +22,7 @@ use super::logs;
 use super::nemesis::Nemesis;
 use super::plan::{Fault, draw};
 use super::workload::foreign::Foreign;
+use super::workload::hostile::Stranger;
 use super::workload::{admin, producers, readers, stock};
 use crate::sim::rng::Rng;
 
@@ -89,8 +90,15 @@ pub async fn run(plan: &Plan) -> io::Result<(Verdict, BTreeMap<String, u64>)> {
     admin::open_topics(&board).await;
     let foreign: Vec<Arc<Foreign>> =
         programs.iter().map(|(family, program)| Foreign::start(&board, *family, program, &plan.dir)).collect();
+    let stranger = match plan.families.contains(&Family::Hostile) {
+        true => Some(Arc::new(Stranger::new(&board).await)),
+        false => None,
+    };
     let mut clients = JoinSet::new();
     start_clients(&board, &rng, plan, &foreign, &mut clients);
+    if let Some(stranger) = &stranger {
+        clients.spawn(stranger.clone().work(board.clone(), rng.fork(900)));
+    }
     tokio::time::sleep(CALM).await;
 
     let steps = draw(plan.seed, plan.length, &plan.faults, plan.mean_gap, plan.nodes, SLOTS);
@@ -100,6 +108,9 @@ pub async fn run(plan: &Plan) -> io::Result<(Verdict, BTreeMap<String, u64>)> {
     }
     if !history.is_broken() {
         end(plan, &board, &foreign, &mut clients).await;
+        if let Some(stranger) = &stranger {
+            ending::besiege(&board, stranger, rng.fork(901)).await;
+        }
     }
     board.stop();
     // After a run to its end they have ended already.
@@ -108,7 +119,7 @@ pub async fn run(plan: &Plan) -> io::Result<(Verdict, BTreeMap<String, u64>)> {
     while let Some(ended) = watchers.join_next().await {
         ended.expect("no watcher panics");
     }
-    let warnings = logs::judge(&board, &plan.faults);
+    let warnings = logs::judge(&board);
     history.flush()?;
     let verdict = judge(BufReader::new(File::open(history_file(&plan.dir))?).lines(), plan.demand)?;
     if board.producer_resets.load(Ordering::Relaxed) > 0 {

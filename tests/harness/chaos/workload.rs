@@ -1,7 +1,9 @@
-//! The clients of a run: our own on the wire, librdkafka, programs of other families, and one that changes the metadata.
+//! The clients of a run: our own on the wire, librdkafka, programs of other families, one that changes the metadata, and one that
+//! means harm.
 
 pub mod admin;
 pub mod foreign;
+pub mod hostile;
 pub mod producers;
 pub mod readers;
 pub mod stock;

@@ -36,7 +36,7 @@ pub const TARGETS: [Target; 8] = [
 ];
 
 /// The frames of `wire/tests/golden.txt` without their length field: a request or an answer of every version.
-fn golden(wanted: &str) -> Vec<(ApiKey, i16, Vec<u8>)> {
+pub(crate) fn golden(wanted: &str) -> Vec<(ApiKey, i16, Vec<u8>)> {
     let text = include_str!("../../../wire/tests/golden.txt");
     let lines = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split(' ').collect::<Vec<_>>());
     let frames = lines.filter_map(|words| {

@@ -79,13 +79,13 @@ const OF_CONTROLLER: &str = "raft leader";
 /// How soon after a false suspicion all must be in sync again, ms.
 const SUSPECTED: u64 = 1_000;
 
-/// By kind of fault, how long partitions were without acknowledgements.
-pub fn measure(hits: &BTreeMap<u64, Hit>, acks: &HashMap<String, Acks>) -> BTreeMap<String, Spread> {
+/// By kind of fault, how long partitions were without acknowledgements. `over`: from when on producers may have stopped, µs.
+pub fn measure(hits: &BTreeMap<u64, Hit>, acks: &HashMap<String, Acks>, over: u64) -> BTreeMap<String, Spread> {
     let mut numbers: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for hit in hits.values().filter(|hit| !hit.of_many) {
         let Some(end) = hit.end else { continue };
         let until = hits.values().map(|other| other.begin).filter(|begin| *begin > hit.begin).min();
-        let until = until.unwrap_or(u64::MAX).min(end + AFTERMATH_US);
+        let until = until.unwrap_or(u64::MAX).min(end + AFTERMATH_US).min(over);
         let is_alone = |other: &Hit| other.begin >= hit.begin || other.end.is_some_and(|end| end <= hit.begin);
         // Another one that began meanwhile would be measured too.
         if until < end || !hits.values().all(is_alone) {
@@ -156,10 +156,12 @@ mod tests {
     fn measured(hits: Vec<Hit>, times: &[u64], retired: Option<u64>) -> Option<Spread> {
         let hits = hits.into_iter().enumerate().map(|(id, hit)| (id as u64, hit)).collect();
         let acks = HashMap::from([("q/0".to_owned(), Acks { times: times.to_vec(), retired })]);
-        measure(&hits, &acks).remove("kill")
+        measure(&hits, &acks, OVER).remove("kill")
     }
 
     const S: u64 = 1_000_000;
+    /// Everything has healed, and producers stop soon.
+    const OVER: u64 = 100 * S;
 
     #[test]
     fn the_longest_wait_counts_from_the_fault_and_not_from_the_acknowledgement_before_it() {
@@ -173,6 +175,13 @@ mod tests {
     fn a_partition_that_stays_silent_counts_to_the_end_of_the_look() {
         let spread = measured(vec![hit(10 * S, 11 * S)], &[9 * S], None).expect("one event");
         assert_eq!(spread.most, 16_000);
+    }
+
+    #[test]
+    fn what_comes_after_producers_have_stopped_counts_nothing() {
+        let times: Vec<u64> = (90..101).map(|s| s * S).collect();
+        let spread = measured(vec![hit(97 * S + S / 2, 98 * S)], &times, None).expect("one event");
+        assert_eq!(spread.most, 1_000);
     }
 
     #[test]

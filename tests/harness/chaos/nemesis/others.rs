@@ -6,12 +6,14 @@ use super::super::fleet::{CONTROLLER_PORT, REPLICATION_PORT};
 use super::super::history::Event;
 use super::super::links::{Links, Mode};
 use super::super::plan::{Fault, Step};
-use super::{Nemesis, POLL};
+use super::{Nemesis, POLL, TURN_LIMIT};
 
 /// The share of a core that a squeezed node gets, percent.
 const SQUEEZED: u32 = 5;
 /// How soon a process on files that are in use must have ended.
 const REFUSE_LIMIT: Duration = Duration::from_secs(20);
+/// Answered by every node that has opened its metadata.
+const LIVE: &str = "/health/live";
 
 impl Nemesis {
     pub(super) async fn links(&self, step: Step) {
@@ -48,9 +50,11 @@ impl Nemesis {
     pub(super) async fn twin(&self, step: Step) {
         let node = self.targets(step.target).await[0];
         let Some(held) = self.hold(vec![node]).await else { return };
+        if !self.has_its_files(node).await {
+            return;
+        }
         let id = self.begin(&step, &held.nodes, "").await;
         let broken = |what: &str| self.board.history.write(Event::Broken { node, what: what.to_owned() });
-        self.fleet().start(node);
         let mut second = self.fleet().start_twin(node, false);
         let until = Instant::now() + REFUSE_LIMIT;
         let ended = loop {
@@ -79,5 +83,19 @@ impl Nemesis {
         let _ = (stranger.kill(), stranger.wait());
         drop(held);
         self.end(id);
+    }
+
+    /// Starts a node that does not run, and waits until it has taken its files: a process that comes between its start and
+    /// that would be the first, not the second. Its HTTP listener opens after them, and no fault cuts that.
+    async fn has_its_files(&self, node: u8) -> bool {
+        self.fleet().start(node);
+        let until = Instant::now() + TURN_LIMIT;
+        while Instant::now() < until {
+            if self.fleet().get(node, LIVE).await.is_some() {
+                return true;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        false
     }
 }
