@@ -6,6 +6,7 @@
 pub mod checks;
 pub mod faults;
 pub mod host;
+pub mod marks;
 pub mod net;
 #[path = "../../harness/sim/rng.rs"]
 pub mod rng;
