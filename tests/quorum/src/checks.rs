@@ -80,7 +80,14 @@ impl Checks {
         }
     }
 
-    fn process(&mut self, world: &mut Shared, id: u32, boots: u64, process: &SimNode, now: Duration) -> Result<(), Broken> {
+    fn process(
+        &mut self,
+        world: &mut Shared,
+        id: u32,
+        boots: u64,
+        process: &SimNode,
+        now: Duration,
+    ) -> Result<(), Broken> {
         let look = process.look();
         let version = process.client().image().version.0;
         let before = self.seen.get(&id).filter(|(boot, _)| *boot == boots).map(|(_, seen)| seen.clone());
@@ -103,6 +110,7 @@ impl Checks {
         });
         self.check_leader(world, id, &look, before.as_ref(), now)?;
         check_order(id, &look)?;
+        check_end(world, id, &look)?;
         if let Some(Seen { look: old, version: seen }) = &before {
             let goes_back = |what: &str, now: Option<EntryId>, then: Option<EntryId>| match now < then {
                 true => Err(("nothing goes back", format!("n{id}: {what} {then:?} is followed by {now:?}"))),
@@ -469,6 +477,19 @@ fn check_order(id: u32, look: &Look) -> Result<(), Broken> {
             let text = format!("n{id}: purged, snapshot, applied, committed, end are {order:?}");
             Err(("purged ≤ snapshot ≤ applied ≤ committed ≤ end", text))
         }
+    }
+}
+
+/// Behind the end of its log nothing lies that an older leader wrote: it would be there again after a restart.
+fn check_end(world: &Shared, id: u32, look: &Look) -> Result<(), Broken> {
+    let eye = Eye { disk: &world.machines[&id].disk, durable: false };
+    let Some(end) = look.last_log else { return Ok(()) };
+    match (eye.entry(end), eye.entry(end + 1)) {
+        (Some((last, _)), Some((behind, _))) if behind.term < last.term => {
+            let text = format!("n{id} ends with {last:?}, and {behind:?} lies behind it");
+            Err(("terms in a log", text))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -15,5 +15,6 @@ pub mod shadow;
 pub mod swarm;
 #[path = "../../harness/sim/trace.rs"]
 pub mod trace;
+pub mod watchdog;
 pub mod workload;
 pub mod world;

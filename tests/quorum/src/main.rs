@@ -9,19 +9,18 @@ use std::process::{Command, ExitCode};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Parser, Subcommand};
 use highwater_quorum::flaws::Flaw;
 use highwater_quorum_sim::marks::rare;
-use highwater_quorum_sim::run::{Outcome, Plan, STEPS, run_seed};
+use highwater_quorum_sim::run::{Outcome, Plan, run_seed};
 use highwater_quorum_sim::trace::{Verbose, last_lines};
+use highwater_quorum_sim::watchdog;
 use serde_json::{Value, json};
 
 /// Lines of the trace shown with a violation.
 const LINES_SHOWN: usize = 80;
-/// A millisecond of simulated time takes less, unless somebody spins.
-const STEP_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Parser)]
 #[command(
@@ -158,17 +157,7 @@ fn replay(seed: u64, seconds: u64, flaw: Option<&str>, last: Option<usize>, log:
             std::process::exit(1);
         }));
     }
-    thread::spawn(move || {
-        let mut seen = u64::MAX;
-        loop {
-            thread::sleep(STEP_MAX);
-            let steps = STEPS.load(Ordering::Relaxed);
-            if std::mem::replace(&mut seen, steps) == steps {
-                eprintln!("seed {seed}: somebody spins: no simulated time passes after step {steps}");
-                std::process::exit(1);
-            }
-        }
-    });
+    watchdog::start(seed);
     let outcome = run_seed(seed, &Plan { seconds, flaw, verbose });
     if outcome.violation.is_some()
         && let Some(last) = last
