@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 /// How often at least [`SEEDS`] seeds must come to each of them; fewer seeds, in proportion.
-pub const LEAST: u64 = 100;
+pub const LEAST: u64 = 20;
 pub const SEEDS: u64 = 300;
 /// Runs of fewer seeds are not held to it.
 pub const SEEDS_FEWEST: u64 = 100;
