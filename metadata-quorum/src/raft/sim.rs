@@ -14,7 +14,7 @@ use super::store::MetaStore;
 pub use super::store::in_memory::{Latency, SimDisk};
 pub use super::transport::{Inbound, Knock, NoAnswer, Outbound, Transport};
 use super::types::{LogId, NodeId, SnapshotMeta, TypeConfig, Vote};
-use super::{Member, MemberConfig, listener, log_store, state_machine};
+use super::{Member, MemberConfig, ProposeRequest, listener, log_store, state_machine};
 use crate::client::{self, QuorumClient};
 use crate::config::{NodeRoles, QuorumLimits, TopicDefaults};
 use crate::controller::Command;
@@ -234,6 +234,12 @@ pub fn may_be_repeated(command: &Command) -> bool {
     client::may_be_repeated(command)
 }
 
+/// Whether a network may deliver a request twice: proposals that the product itself repeats, and all that raft must bear.
+pub fn may_come_twice(path: &str, body: &[u8]) -> bool {
+    let repeated = || serde_json::from_slice::<ProposeRequest>(body).is_ok_and(|it| may_be_repeated(&it.command));
+    path != "/propose" || repeated()
+}
+
 /// The vote that an answer to `/raft/vote` granted: term, and to whom. What a node has told others must outlive it.
 pub fn granted(path: &str, request: &[u8], answer: &[u8]) -> Option<(u64, QuorumMember)> {
     if path != "/raft/vote" {
@@ -300,6 +306,18 @@ mod tests {
         let told = node.with_leader("/nowhere", &(), Duration::from_millis(300), true, here).await;
         assert!(told.is_err());
         assert!((2..=20).contains(&attempts.get()), "{} attempts in 300 ms", attempts.get());
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_for_news_of_a_raft_that_has_ended_does_not_spin() {
+        let disk = SimDisk::new(1, Latency { usual_ms: 0..1, slow_ms: 0..1 });
+        let process = SimNode::start(alone(), &disk, Arc::new(Nowhere)).await.unwrap();
+        let node = &process.member.node;
+        node.raft.shutdown().await.unwrap();
+        let somebody = QuorumMember { node: BrokerId(2), directory: DirectoryId::from_bytes([2; 16]) };
+        let begun = tokio::time::Instant::now();
+        assert!(node.heard_since(somebody, begun).await.is_none());
+        assert!(begun.elapsed() < node.limits.election_timeout, "it went on for {:?}", begun.elapsed());
     }
 
     #[tokio::test]

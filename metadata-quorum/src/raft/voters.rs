@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_wire::{BrokerId, DirectoryId};
-use openraft::EmptyNode;
+use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
+use openraft::{EmptyNode, OptionalSend, OptionalSync};
 use tokio::time::Instant;
 
 use super::network::{address_in, url_of};
@@ -67,6 +68,14 @@ impl Stop {
             Self::Failed(why) => Reply::Unsure { why },
         }
     }
+}
+
+/// Waits for a change, and not for long. `false`: raft has ended, and whoever goes on waiting for it spins.
+async fn news<T>(metrics: &mut WatchReceiverOf<TypeConfig, T>) -> bool
+where
+    T: OptionalSend + OptionalSync,
+{
+    !matches!(tokio::time::timeout(HELD_UP, metrics.changed()).await, Ok(Err(_)))
 }
 
 impl Node {
@@ -136,25 +145,23 @@ impl Node {
             let waited = begun.elapsed();
             let within_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
             let verdict = plan.check(&self.progress(), within_ms, arriving);
-            if verdict.is_ok() || waited >= 3 * self.limits.election_timeout {
+            if verdict.is_ok() || waited >= 3 * self.limits.election_timeout || !news(&mut metrics).await {
                 return verdict;
             }
-            let _ = tokio::time::timeout(HELD_UP, metrics.changed()).await;
         }
     }
 
     /// What is known of a member that has answered since `begun`; waited for as in [`Self::judge`].
-    async fn heard_since(&self, member: QuorumMember, begun: Instant) -> Option<Progress> {
+    pub(super) async fn heard_since(&self, member: QuorumMember, begun: Instant) -> Option<Progress> {
         let mut metrics = self.raft.metrics();
         loop {
             let waited = begun.elapsed();
             let known = self.progress().get(&member).copied();
             let within_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
             let well = known.is_some_and(|progress| progress.is_well(within_ms));
-            if well || waited >= 3 * self.limits.election_timeout {
+            if well || waited >= 3 * self.limits.election_timeout || !news(&mut metrics).await {
                 return known.filter(|progress| progress.contact_age_ms.is_some_and(|age| age <= within_ms));
             }
-            let _ = tokio::time::timeout(HELD_UP, metrics.changed()).await;
         }
     }
 
@@ -470,7 +477,7 @@ impl Node {
                 Err(RaftError::Fatal(fatal)) => return Err(Stop::Failed(fatal.to_string())),
             }
             // Its end shows there; a look now and then costs nothing.
-            let _ = tokio::time::timeout(HELD_UP, membership.changed()).await;
+            let _ = news(&mut membership).await;
         }
     }
 

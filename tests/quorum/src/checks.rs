@@ -8,8 +8,9 @@ use highwater_quorum::image::state_hash;
 use highwater_quorum::sim::{Content, EntryId, Eye, Look, SimNode, may_be_repeated};
 use highwater_quorum::{Answer, Command, QuorumMember};
 
+use crate::marks::Mark;
 use crate::shadow::Shadow;
-use crate::world::{Proposed, Shared, Told, short};
+use crate::world::{Machine, Proposed, Shared, Told, short};
 
 /// What is remembered of one process.
 #[derive(Debug, Clone)]
@@ -31,7 +32,10 @@ const IN_FLIGHT: Duration = Duration::from_secs(4);
 #[derive(Debug, Default)]
 pub struct Checks {
     pub shadow: Shadow,
-    leaders: BTreeMap<u64, QuorumMember>,
+    /// Who led each term, and since when.
+    leaders: BTreeMap<u64, (QuorumMember, Duration)>,
+    /// Leaders that lived on beside a newer one: node and term.
+    outlived: BTreeSet<(u32, u64)>,
     seen: BTreeMap<u32, (u64, Seen)>,
     alone: BTreeMap<u32, Alone>,
     /// The fewest votes that ever made a majority.
@@ -55,13 +59,35 @@ impl Checks {
             .filter_map(|(id, machine)| Some((*id, machine.boots, machine.process.clone()?)))
             .collect();
         for (id, boots, process) in running {
-            self.process(world, id, boots, &process)?;
+            self.process(world, id, boots, &process, now)?;
         }
-        self.check_alone(world, now)?;
-        Ok(())
+        self.note_outlived(world);
+        self.check_alone(world, now)
     }
 
-    fn process(&mut self, world: &mut Shared, id: u32, boots: u64, process: &SimNode) -> Result<(), Broken> {
+    /// Counts the leaders that live on in their term while another one leads a newer one.
+    fn note_outlived(&mut self, world: &mut Shared) {
+        let leading = |(id, machine): (&u32, &Machine)| {
+            let (boots, Seen { look, .. }) = self.seen.get(id)?;
+            (machine.process.is_some() && machine.boots == *boots && look.leads).then_some((*id, look.term))
+        };
+        let leading: Vec<(u32, u64)> = world.machines.iter().filter_map(leading).collect();
+        let Some(newest) = leading.iter().map(|(_, term)| *term).max() else { return };
+        for old in leading.into_iter().filter(|(_, term)| *term < newest) {
+            if self.outlived.insert(old) {
+                world.hit(Mark::TwoLeaders);
+            }
+        }
+    }
+
+    fn process(
+        &mut self,
+        world: &mut Shared,
+        id: u32,
+        boots: u64,
+        process: &SimNode,
+        now: Duration,
+    ) -> Result<(), Broken> {
         let look = process.look();
         let version = process.client().image().version.0;
         let before = self.seen.get(&id).filter(|(boot, _)| *boot == boots).map(|(_, seen)| seen.clone());
@@ -82,8 +108,9 @@ impl Checks {
                 look.last_log
             )
         });
-        self.check_leader(world, id, &look, before.as_ref())?;
+        self.check_leader(world, id, &look, before.as_ref(), now)?;
         check_order(id, &look)?;
+        check_end(world, id, &look)?;
         if let Some(Seen { look: old, version: seen }) = &before {
             let goes_back = |what: &str, now: Option<EntryId>, then: Option<EntryId>| match now < then {
                 true => Err(("nothing goes back", format!("n{id}: {what} {then:?} is followed by {now:?}"))),
@@ -93,6 +120,16 @@ impl Checks {
             goes_back("applied", look.applied, old.applied)?;
             goes_back("snapshot", look.snapshot, old.snapshot)?;
             goes_back("purged", look.purged, old.purged)?;
+            if look.last_log < old.last_log {
+                world.hit(Mark::Truncated);
+            }
+            if look.purged > old.purged {
+                world.hit(Mark::Purged);
+            }
+            let installed = world.installed.get(&(look.id.node, look.id.directory)).copied();
+            if look.snapshot > old.snapshot && look.snapshot != installed {
+                world.hit(Mark::SnapshotTaken);
+            }
             if look.term < old.term || version < *seen {
                 let text = format!("n{id}: term {} → {}, version {seen} → {version}", old.term, look.term);
                 return Err(("nothing goes back", text));
@@ -111,7 +148,10 @@ impl Checks {
                     return Err(("state machines are prefixes", text));
                 }
             }
-            self.check_membership(world, id, &look, version)?;
+        }
+        let in_force = |look: &Look| (look.applied, look.voters.clone());
+        if before.as_ref().is_none_or(|seen| in_force(&seen.look) != in_force(&look)) {
+            self.check_membership(world, id, &look)?;
         }
         if before.as_ref().is_none_or(|seen| seen.look.snapshot != look.snapshot) {
             self.check_kept_membership(world, id)?;
@@ -120,20 +160,30 @@ impl Checks {
         Ok(())
     }
 
-    fn check_leader(&mut self, world: &mut Shared, id: u32, look: &Look, before: Option<&Seen>) -> Result<(), Broken> {
+    fn check_leader(
+        &mut self,
+        world: &mut Shared,
+        id: u32,
+        look: &Look,
+        before: Option<&Seen>,
+        now: Duration,
+    ) -> Result<(), Broken> {
         if let Some(majority) = look.voters.iter().filter(|set| !set.is_empty()).map(|set| set.len() / 2 + 1).min() {
             self.majority = Some(self.majority.map_or(majority, |least| least.min(majority)));
         }
         if !look.leads {
             return Ok(());
         }
-        let leader = *self.leaders.entry(look.term).or_insert(look.id);
+        let (leader, _) = *self.leaders.entry(look.term).or_insert((look.id, now));
         if leader != look.id {
             let text = format!("term {}: {} and {}", look.term, leader.node, look.id.node);
             return Err(("one leader per term", text));
         }
         if before.is_none_or(|seen| !seen.look.leads || seen.look.term != look.term) {
             world.counts.leader_changes += 1;
+            if look.voters.len() > 1 {
+                world.hit(Mark::JointInherited);
+            }
             world.note(2, &[u64::from(id), look.term], || format!("n{id} leads term {}", look.term));
         }
         Ok(())
@@ -169,19 +219,22 @@ impl Checks {
         Ok(())
     }
 
-    /// The voters in force are those of the newest membership it has applied, or newer ones.
-    fn check_membership(&self, world: &Shared, id: u32, look: &Look, version: u64) -> Result<(), Broken> {
+    /// The voters in force are those of the newest membership it has applied, or newer ones. Both as raft tells them at one
+    /// moment: the state machine publishes its image before raft hears that it is done, and may be far ahead of it after a
+    /// snapshot.
+    fn check_membership(&self, world: &Shared, id: u32, look: &Look) -> Result<(), Broken> {
+        let Some(EntryId { index: applied, .. }) = look.applied else { return Ok(()) };
         let eye = Eye { disk: &world.machines[&id].disk, durable: false };
         let uncommitted = |index: u64| match eye.entry(index) {
             Some((_, Content::Membership(sets))) => sets == look.voters,
             _ => false,
         };
-        let known = self.shadow.memberships_from(version);
+        let known = self.shadow.memberships_from(applied);
         let in_history = known.is_empty() || known.contains(&&look.voters);
-        if in_history || (version + 1..=look.last_log.unwrap_or(0)).any(uncommitted) {
+        if in_history || (applied + 1..=look.last_log.unwrap_or(0)).any(uncommitted) {
             return Ok(());
         }
-        let text = format!("n{id} at entry {version} goes by the voters {:?}, which were replaced before", look.voters);
+        let text = format!("n{id} at entry {applied} goes by the voters {:?}, which were replaced before", look.voters);
         Err(("membership", text))
     }
 
@@ -199,7 +252,7 @@ impl Checks {
     }
 
     /// With pre-vote, a node that hears nobody stays in its term (D5).
-    fn check_alone(&mut self, world: &Shared, now: Duration) -> Result<(), Broken> {
+    fn check_alone(&mut self, world: &mut Shared, now: Duration) -> Result<(), Broken> {
         let nodes: Vec<u32> = world.machines.keys().copied().collect();
         for id in &nodes {
             let hears = |other: &u32| *other != *id && !world.is_cut(*other, *id) && !world.is_cut(*id, *other);
@@ -216,6 +269,9 @@ impl Checks {
                 continue;
             }
             let term = process.look().term;
+            if alone.term.is_none() {
+                world.hit(Mark::Alone);
+            }
             let then = *alone.term.get_or_insert(term);
             if then != term {
                 return Err(("pre-vote", format!("n{id}, which hears nobody, went from term {then} to {term}")));
@@ -288,18 +344,23 @@ impl Checks {
 
     /// The end: every acknowledged proposal is in the history once, with the answer that was given.
     pub fn check_history(&self, world: &mut Shared) {
-        let mut applied: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        // Where each command had an effect, and how often it was in the log.
+        let mut applied: BTreeMap<String, (Vec<u64>, u64)> = BTreeMap::new();
         for index in 0..self.shadow.len() {
             if let Some(entry) = self.shadow.get(index)
                 && let Content::Command { command, .. } = &entry.content
-                && entry.changed
             {
-                applied.entry(format!("{command:?}")).or_default().push(index);
+                let (effects, times) = applied.entry(format!("{command:?}")).or_default();
+                effects.extend(entry.changed.then_some(index));
+                *times += 1;
             }
         }
         let mut broken: Vec<Broken> = Vec::new();
+        let mut marks = Vec::new();
+        marks.extend(applied.values().filter(|(_, times)| *times > 1).map(|_| Mark::AppliedAgain));
         for (number, proposed) in world.proposed.iter().enumerate() {
-            let effects = applied.get(&format!("{:?}", proposed.command)).map_or(&[][..], Vec::as_slice);
+            let effects = applied.get(&format!("{:?}", proposed.command)).map_or(&[][..], |(effects, _)| effects);
+            marks.extend(self.fate(proposed, effects));
             if let Err((rule, text)) = self.check_proposed(proposed, effects) {
                 broken.push((rule, format!("#{number} {}: {text}", short(&proposed.command))));
             }
@@ -322,8 +383,22 @@ impl Checks {
                 broken.push(("producer ids", format!("blocks {:?} and {:?} were both handed out", pair[0], pair[1])));
             }
         }
+        marks.into_iter().for_each(|mark| world.hit(mark));
         for (rule, text) in broken {
             world.violate(rule, text);
+        }
+    }
+
+    /// What became of a proposal, where that is worth counting.
+    fn fate(&self, proposed: &Proposed, effects: &[u64]) -> Option<Mark> {
+        match &proposed.told {
+            Some(Told::Acked(_, index)) => {
+                let (_, since) = self.leaders.get(&self.shadow.get(*index)?.id.term)?;
+                (*since > proposed.at).then_some(Mark::AckedByNext)
+            }
+            Some(Told::Unknown) if effects.is_empty() => Some(Mark::UnknownLost),
+            Some(Told::Unknown) => Some(Mark::UnknownApplied),
+            _ => None,
         }
     }
 
@@ -402,6 +477,19 @@ fn check_order(id: u32, look: &Look) -> Result<(), Broken> {
             let text = format!("n{id}: purged, snapshot, applied, committed, end are {order:?}");
             Err(("purged ≤ snapshot ≤ applied ≤ committed ≤ end", text))
         }
+    }
+}
+
+/// Behind the end of its log nothing lies that an older leader wrote: it would be there again after a restart.
+fn check_end(world: &Shared, id: u32, look: &Look) -> Result<(), Broken> {
+    let eye = Eye { disk: &world.machines[&id].disk, durable: false };
+    let Some(end) = look.last_log else { return Ok(()) };
+    match (eye.entry(end), eye.entry(end + 1)) {
+        (Some((last, _)), Some((behind, _))) if behind.term < last.term => {
+            let text = format!("n{id} ends with {last:?}, and {behind:?} lies behind it");
+            Err(("terms in a log", text))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_quorum::QuorumMember;
-use highwater_quorum::sim::{Latency, SimDisk};
+use highwater_quorum::sim::{Eye, Latency, SimDisk};
 use turmoil::Sim;
 
 use crate::checks::Checks;
 use crate::host::broker_id;
+use crate::marks::Mark;
 use crate::net::host_name;
 use crate::rng::Rng;
 use crate::swarm::Trouble;
@@ -253,10 +254,23 @@ fn kill(sim: &mut Sim<'_>, world: &World, checks: &Checks, id: u32, down: Down) 
     };
     let member =
         process.as_ref().map(|process| QuorumMember { node: broker_id(id), directory: process.directory_id() });
+    let last = process.as_ref().and_then(|process| process.look().last_log);
     drop(process);
     sim.crash(host_name(id));
     let mut world = world.lock();
-    let lost = world.machines[&id].disk.lose_power();
+    let disk = world.machines[&id].disk.clone();
+    let (live, durable) = (Eye { disk: &disk, durable: false }, Eye { disk: &disk, durable: true });
+    let end = |eye: Eye<'_>| last.and_then(|last| eye.entry(last)).map(|(entry, _)| entry);
+    let (vote_unsynced, written) = (live.vote() != durable.vote(), end(live));
+    let entries_unsynced = written != end(durable);
+    let lost = disk.lose_power();
+    let entries_lost = written != end(durable);
+    let marks = [
+        (vote_unsynced, Mark::VoteUnsynced),
+        (entries_unsynced, Mark::EntriesUnsynced),
+        (entries_lost, Mark::EntriesLost),
+    ];
+    marks.into_iter().filter(|(came, _)| *came).for_each(|(_, mark)| world.hit(mark));
     world.counts.lost_writes += lost;
     world.note(33, &[u64::from(id), lost], || format!("n{id} lost its {down:?} and {lost} writes"));
     if let Some(member) = member {

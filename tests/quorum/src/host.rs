@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_quorum::image::Endpoint;
-use highwater_quorum::sim::{SimConfig, SimNode, scope};
+use highwater_quorum::sim::{Eye, SimConfig, SimNode, scope};
 use highwater_quorum::{NodeRoles, QuorumLimits, QuorumMember};
 use highwater_wire::{BrokerId, IncarnationId};
 use parking_lot::Mutex;
 use turmoil::net::TcpListener;
 
+use crate::marks::Mark;
 use crate::net::{PORT, Wire, host_name, serve};
 use crate::rng::Rng;
 use crate::workload;
@@ -34,6 +35,9 @@ pub async fn process(world: World, me: u32) -> turmoil::Result {
         machine.boots += 1;
         machine.down = None;
         let boots = machine.boots;
+        if (Eye { disk: &machine.disk, durable: true }).purged().is_some() {
+            world.hit(Mark::BootedPurged);
+        }
         world.note(3, &[u64::from(me), boots], || format!("n{me} boots for the {boots}. time"));
         (Rng::new(world.seed).fork(1_000 * u64::from(me) + boots), boots)
     };
@@ -85,7 +89,15 @@ async fn run(world: World, me: u32, rng: Rng, boots: u64) {
     let mut serving = pin!(serve(world.clone(), me, member, listener, node.routes()));
     let how = tokio::select! {
         biased;
-        why = node.failed() => format!("must stop: {why}"),
+        why = node.failed() => {
+            let mut world = world.lock();
+            if disk.is_broken() {
+                world.hit(Mark::SyncFailed);
+            } else {
+                world.violate("a node whose disk is well goes on", format!("n{me} stops: {why}"));
+            }
+            format!("must stop: {why}")
+        }
         // It answers until raft has stopped (D7).
         () = stop.notified() => tokio::select! {
             () = node.stop() => "stopped in order".to_owned(),

@@ -6,6 +6,7 @@
 pub mod checks;
 pub mod faults;
 pub mod host;
+pub mod marks;
 pub mod net;
 #[path = "../../harness/sim/rng.rs"]
 pub mod rng;
@@ -14,5 +15,6 @@ pub mod shadow;
 pub mod swarm;
 #[path = "../../harness/sim/trace.rs"]
 pub mod trace;
+pub mod watchdog;
 pub mod workload;
 pub mod world;

@@ -9,13 +9,14 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use futures::future::BoxFuture;
-use highwater_quorum::sim::{Inbound, Knock, NoAnswer, Outbound, Transport, granted, installed};
+use highwater_quorum::sim::{Inbound, Knock, NoAnswer, Outbound, Transport, granted, installed, may_come_twice};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt as _;
 use turmoil::net::{TcpListener, TcpStream};
 
+use crate::marks::Mark;
 use crate::rng::Rng;
 use crate::world::{Down, World};
 
@@ -120,13 +121,6 @@ async fn ask(world: World, me: u32, to: u32, frame: Vec<u8>, after: Duration) ->
     postcard::from_bytes(&answer).map_err(|error| Failed::Broken(io::Error::other(error)))
 }
 
-/// Whether a network may deliver this twice: what the product itself repeats, and what raft must bear.
-fn may_come_twice(path: &str, body: &[u8]) -> bool {
-    let repeated = ["RegisterBroker", "AllocateProducerIds", "UnfenceBroker", "RegisterController"];
-    let repeats = |name: &&str| body.starts_with(format!("{{\"command\":{{\"{name}\"").as_bytes());
-    path != "/propose" || repeated.iter().any(repeats)
-}
-
 impl Wire {
     async fn send(&self, request: Outbound) -> Result<Inbound, NoAnswer> {
         let Outbound { method, url, headers, body, deadline } = request;
@@ -144,7 +138,6 @@ impl Wire {
             let twice = rng.chance(world.swarm.duplicated) && may_come_twice(path, &body);
             let late = rng.chance(world.swarm.late);
             world.counts.exchanges += 1;
-            world.counts.duplicated += u64::from(twice);
             world.counts.late += u64::from(late);
             (twice.then(|| rng.below(LATE_MS)), if late { rng.below(LATE_MS) } else { 0 })
         };
@@ -165,6 +158,13 @@ impl Wire {
         {
             let again = ask(world.clone(), me, to, bytes, Duration::from_millis(after));
             tokio::spawn(timeout(CONNECT * 4 + Duration::from_millis(after), again));
+            let mut world = world.lock();
+            world.counts.duplicated += 1;
+            if path == "/propose" {
+                world.hit(Mark::ProposedTwice);
+            } else if path.starts_with("/raft/") {
+                world.hit(Mark::RaftTwice);
+            }
         }
         let answer = match answered {
             Ok(Ok((status, body))) => Ok(Inbound { status: StatusCode::from_u16(status).unwrap(), body: body.into() }),
@@ -183,7 +183,12 @@ impl Wire {
         let length = answer.as_ref().map_or(0, |answer| answer.body.len() as u64);
         let why = answer.as_ref().err().map(|error| error.why.clone()).unwrap_or_default();
         let facts = [u64::from(me), u64::from(to), path.len() as u64, status, length, body.len() as u64];
-        world.lock().note(10, &facts, || format!("n{me} → n{to} {path} ({}): {status} {length} {why}", body.len()));
+        let mut world = world.lock();
+        if path == "/propose" && status == 200 {
+            world.hit(Mark::Forwarded);
+        }
+        world.note(10, &facts, || format!("n{me} → n{to} {path} ({}): {status} {length} {why}", body.len()));
+        drop(world);
         answer
     }
 }
@@ -262,7 +267,7 @@ pub async fn serve(
                 && let Some(entry) = installed(&path, &body, &bytes)
             {
                 let mut world = world.lock();
-                world.counts.snapshots_installed += 1;
+                world.hit(Mark::SnapshotInstalled);
                 world.installed.insert((member.node, member.directory), entry);
                 world.note(13, &[u64::from(me), entry.index], || format!("n{me} has the snapshot of {entry:?}"));
             }

@@ -19,6 +19,7 @@ use highwater_wire::{BrokerEpoch, BrokerId, DirectoryId, IncarnationId, Timestam
 use tokio::time::sleep;
 
 use crate::host::{broker_id, endpoint};
+use crate::marks::Mark;
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -278,7 +279,7 @@ impl User {
         let floor = self.world.lock().acked;
         let read = self.client().linearizable(READ).await;
         let mut world = self.world.lock();
-        world.counts.reads += 1;
+        world.hit(if read.is_ok() { Mark::Read } else { Mark::ReadRefused });
         if let Ok(image) = read
             && image.version.0 < floor
         {
@@ -301,7 +302,11 @@ impl User {
             if transfers && !resting {
                 let voters: Vec<BrokerId> = self.node.look().voters.iter().flatten().map(|it| it.node).collect();
                 if let Some(target) = self.rng.pick(&voters).copied() {
-                    let _ = self.client().transfer_leadership(target, Duration::from_secs(2)).await;
+                    let led = self.client().leader();
+                    let moved = self.client().transfer_leadership(target, Duration::from_secs(2)).await;
+                    if moved.is_ok() && led.is_some_and(|led| led != target) {
+                        self.world.lock().hit(Mark::HandedOver);
+                    }
                 }
             }
         }
@@ -337,13 +342,20 @@ impl User {
                 }
             }
         };
+        let mark = match (&add, remove) {
+            (Some(_), Some(_)) => Mark::VoterReplaced,
+            (Some(_), None) => Mark::VoterAdded,
+            (None, _) => Mark::VoterRemoved,
+        };
         let change = VoterChange { add, remove, retain_as_observer: self.rng.chance(500), validate_only: false };
         let me = self.me;
         self.world.lock().note(21, &[u64::from(me)], || format!("n{me}'s operator asks for {change:?}"));
         let changed = self.client().change_voters(change, Duration::from_secs(5)).await;
         let mut world = self.world.lock();
         let done = changed.as_ref().is_ok_and(|status| status.state == VoterChangeState::Done);
-        world.counts.voter_changes += u64::from(done);
+        if done {
+            world.hit(mark);
+        }
         world.note(22, &[u64::from(me), u64::from(done)], || format!("n{me}'s operator is told {changed:?}"));
     }
 }

@@ -10,6 +10,7 @@ use highwater_quorum::{Answer, Command, QuorumError};
 use highwater_wire::{BrokerId, DirectoryId, Timestamp, TopicId};
 use parking_lot::Mutex;
 
+use crate::marks::{Mark, Marks};
 use crate::rng::Rng;
 use crate::swarm::Swarm;
 use crate::trace::{Trace, Verbose};
@@ -41,16 +42,14 @@ pub struct Counts {
     pub acked: u64,
     pub refused: u64,
     pub unknown: u64,
-    pub reads: u64,
     pub exchanges: u64,
     pub duplicated: u64,
     pub late: u64,
     pub boots: u64,
     pub lost_writes: u64,
     pub leader_changes: u64,
-    pub snapshots_installed: u64,
-    pub voter_changes: u64,
     pub troubles: BTreeMap<String, u64>,
+    pub marks: Marks,
 }
 
 /// What a dead process leaves.
@@ -168,6 +167,11 @@ impl Shared {
         self.trace.event(at, kind);
         facts.iter().for_each(|fact| self.trace.mix(*fact));
         self.trace.line(at, line);
+    }
+
+    /// Counts something that must happen often.
+    pub fn hit(&mut self, mark: Mark) {
+        self.counts.marks.hit(mark);
     }
 
     /// The first one counts.

@@ -135,6 +135,11 @@ impl SimDisk {
         self.0.lock().fail_next = true;
     }
 
+    /// Whether a sync failed since its machine started.
+    pub fn is_broken(&self) -> bool {
+        self.0.lock().broken
+    }
+
     pub fn set_latency(&self, latency: Latency) {
         self.0.lock().latency = latency;
     }
