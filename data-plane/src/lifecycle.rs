@@ -9,7 +9,7 @@ use highwater_quorum::controller::{Answer, Command, Refusal, RegisterBroker};
 use highwater_quorum::image::{BrokerState, Endpoint};
 use highwater_quorum::{Heartbeat, HeartbeatAnswer, QuorumError};
 use highwater_quorum::{ImageVersion, MetadataImage, QuorumClient};
-use highwater_wire::{BrokerEpoch, BrokerId, DirectoryId, Millis, TopicPartition};
+use highwater_wire::{BrokerEpoch, BrokerId, DirectoryId, Millis};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;

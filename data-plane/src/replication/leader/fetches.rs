@@ -96,17 +96,10 @@ impl Leader {
     /// never committed, or, after an unclean election, have deleted others: it is to begin anew where this log begins. A
     /// member of ISR or ELR holds all that was committed, and so all that can have been deleted here; it must not fall
     /// behind that.
-    ///
-    /// Nor may it begin above a watermark that stands still: what it lacks below its end was deleted in a history that an
-    /// unclean election gave up, and would count as held by it when it is committed here (H1). A watermark that moves is
-    /// merely behind what was committed before.
     fn can_vouch_for(&self, fetch: &FollowerFetch, view: &LogView<'_>) -> bool {
         let is_member = self.followers.iter().any(|follower| follower.id == fetch.replica && follower.is_member);
         if is_member || planted(Flaw::VouchesForTheDeleted) {
             return true;
-        }
-        if self.is_under_min_isr() && fetch.log_start.is_some_and(|start| start > self.high_watermark) {
-            return false;
         }
         match fetch.last_fetched_epoch {
             Some(last) => {

@@ -99,27 +99,6 @@ fn a_follower_outside_the_isr_begins_anew_where_our_history_says_nothing_of_its_
 }
 
 #[test]
-fn a_follower_that_begins_above_a_watermark_that_stands_still_begins_anew() {
-    // H1, seed 5063: it deleted in a history that was given up what is not committed in this one, and would lead without it.
-    let log = Numbers::new(&[(4, 0)], 10);
-    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2], 5, 3), log, 6);
-    let begun_at = |stage: &Stage, replica, start| FollowerFetch {
-        log_start: Some(Offset(start)),
-        last_fetched_epoch: Some(LeaderEpoch(4)),
-        ..stage.question(replica, 10)
-    };
-    let question = begun_at(&stage, 3, 7);
-    assert_eq!(stage.ask(&question), Ok(FetchVerdict::Diverges { epoch: LeaderEpoch(4), end: Offset(0) }));
-    let question = begun_at(&stage, 3, 6);
-    assert_eq!(stage.ask(&question), Ok(FetchVerdict::Agrees), "what was committed may have been deleted");
-    let question = begun_at(&stage, 2, 7);
-    assert_eq!(stage.ask(&question), Ok(FetchVerdict::Agrees), "a member knows of a higher watermark than we do yet");
-    let mut stage = Stage::new(Facts::new(&[1, 2, 3], &[1, 2], 5, 2), Numbers::new(&[(4, 0)], 10), 6);
-    let question = begun_at(&stage, 3, 7);
-    assert_eq!(stage.ask(&question), Ok(FetchVerdict::Agrees), "our watermark is about to move (T4)");
-}
-
-#[test]
 fn a_member_of_the_elr_does_not_begin_anew() {
     // It may be elected, and must hold all that was committed (5320).
     let mut facts = Facts::new(&[1, 2, 3], &[1, 2], 5, 3);
