@@ -8,6 +8,7 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -271,6 +272,16 @@ fn check_properties(path: &Path) -> Result<(), OpenError> {
     }
 }
 
+/// For a second another holder of sled's lock may take to let go of it: sled's own threads outlive the last handle for a
+/// moment, and so does a process that is on its way out, or between fork and exec.
+const LOCK_ATTEMPTS: usize = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+fn is_locked(error: &sled::Error) -> bool {
+    // sled wraps what the lock said in a text of its own.
+    matches!(error, sled::Error::Io(io) if io.to_string().contains("could not acquire lock"))
+}
+
 /// Opens sled after removing what a power cut may have torn (stack.md §3, rule 3).
 fn open_sled(path: &Path) -> Result<sled::Db, OpenError> {
     let open = || {
@@ -282,7 +293,15 @@ fn open_sled(path: &Path) -> Result<sled::Db, OpenError> {
             .open()
     };
     remove_snapshots(path, |name| name.ends_with(".generating"));
-    match open() {
+    let mut opened = open();
+    for _ in 0..LOCK_ATTEMPTS {
+        if !opened.as_ref().is_err_and(is_locked) {
+            break;
+        }
+        std::thread::sleep(LOCK_PAUSE);
+        opened = open();
+    }
+    match opened {
         Err(sled::Error::Corruption { .. }) => {
             tracing::warn!(directory = %path.display(), "damaged index snapshot of the metadata store, scanning its log instead");
             remove_snapshots(path, |_| true);
