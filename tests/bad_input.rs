@@ -118,7 +118,7 @@ async fn an_unknown_version_of_api_versions_is_answered_in_version_0_with_35() {
     let Response::ApiVersions(answer) = answer else { panic!("{answer:?}") };
     assert_eq!((id, answer.error_code), (7, ErrorCode::UnsupportedVersion.code()));
     let told: Vec<i16> = answer.api_keys.iter().map(|api| api.api_key).collect();
-    assert_eq!(told, [0, 1, 2, 3, 10, 18, 19, 20, 21, 22, 23, 32, 33, 35, 37, 43, 44, 55, 60, 64, 75]);
+    assert_eq!(told, [0, 1, 2, 3, 10, 18, 19, 20, 21, 22, 23, 32, 33, 35, 37, 43, 44, 55, 60, 61, 64, 75]);
     assert_eq!((answer.api_keys[0].min_version, answer.api_keys[0].max_version), (0, 13), "KAFKA-18659");
 
     // On the same connection the client asks again, as KIP-511 has it.

@@ -296,10 +296,13 @@ async fn a_node_that_cannot_keep_its_metadata_says_why_and_what_to_do_and_ends_a
             bytes.truncate(bytes.len() / 16);
         }
     }
-    let body = json!({"topic_name": "t", "partitions_count": 1, "replication_factor": 1});
     let until = Instant::now() + Duration::from_secs(20);
+    let mut topics = 0;
     while cluster.nodes[0].runs() {
-        assert!(Instant::now() < until, "node 1 still runs with a full disk below its metadata");
+        assert!(Instant::now() < until, "node 1 still runs with a full disk below its metadata, {topics} topics later");
+        // One of another name each time: what is there already is refused without being written.
+        let body = json!({"topic_name": format!("t{topics}"), "partitions_count": 1, "replication_factor": 1});
+        topics += 1;
         let _ = cluster.http.post(cluster.url(1, "/topics")).json(&body).send().await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

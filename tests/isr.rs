@@ -194,7 +194,8 @@ async fn no_last_known_leader_leads_with_an_empty_log() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_registers_again_while_it_lives_changes_the_isr_as_before() {
     let roles = [Role::Controller, Role::Broker, Role::Broker];
-    let mut cluster = Processes::start_roles(&roles, &[("broker.session.timeout.ms", "2000")]);
+    let soon = [("broker.session.timeout.ms", "2000"), ("broker.heartbeat.interval.ms", "500")];
+    let mut cluster = Processes::start_roles(&roles, &soon);
     cluster.wait_ready().await;
     let broker = async |cluster: &Processes| {
         let (status, body) = cluster.get(1, "/brokers/3").await.unwrap_or_default();

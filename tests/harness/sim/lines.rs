@@ -113,7 +113,8 @@ impl PartitionBook {
     /// back from a replica that still had them.
     pub fn may_begin_at(&self) -> i64 {
         let deleted_before = |at: i64| {
-            let here = self.replicas.values().filter_map(|replica| replica.mirror.batch_at(at));
+            let holders = self.replicas.values().filter(|replica| replica.start <= at);
+            let here = holders.filter_map(|replica| replica.mirror.batch_at(at));
             here.filter(|batch| self.lines.deleted.contains(&(batch.base, batch.crc))).map(|batch| batch.end).max()
         };
         std::iter::successors(Some(self.gone_to), |at| deleted_before(*at).filter(|end| end > at)).last().unwrap_or(0)
