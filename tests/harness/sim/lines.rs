@@ -28,8 +28,6 @@ pub struct Lines {
     batches: BTreeSet<(i64, u32)>,
     /// The same by offset and serial.
     serials: BTreeSet<(i64, u64)>,
-    /// What was deleted of such a line after it was committed there: base and checksum. A later leader may hold it again.
-    deleted: BTreeSet<(i64, u32)>,
     /// How often a leader that took over uncleanly lacked something.
     pub losses: u64,
     /// What the newest of them lacked, and the epoch it took over in.
@@ -108,18 +106,6 @@ pub struct Loss {
 }
 
 impl PartitionBook {
-    /// Where a leader's log may begin: behind what leaders of the present line deleted, and behind records that follow
-    /// there and were committed and deleted in a line that an unclean election took back, until another one brought them
-    /// back from a replica that still had them.
-    pub fn may_begin_at(&self) -> i64 {
-        let deleted_before = |at: i64| {
-            let holders = self.replicas.values().filter(|replica| replica.start <= at);
-            let here = holders.filter_map(|replica| replica.mirror.batch_at(at));
-            here.filter(|batch| self.lines.deleted.contains(&(batch.base, batch.crc))).map(|batch| batch.end).max()
-        };
-        std::iter::successors(Some(self.gone_to), |at| deleted_before(*at).filter(|end| end > at)).last().unwrap_or(0)
-    }
-
     /// The leader of an unclean election takes over: what it lacks of the committed records is gone.
     pub fn begin_line(&mut self, leader: &ReplicaBook, leader_epoch: i32, contents: &BTreeMap<u32, Content>) -> Loss {
         let committed_end = self.committed.end();
@@ -127,9 +113,6 @@ impl PartitionBook {
         let gone: Vec<Batch> = self.committed.between(from, committed_end).to_vec();
         for batch in &gone {
             self.lines.note(batch, contents.get(&batch.crc));
-            if batch.end <= self.gone_to {
-                self.lines.deleted.insert((batch.base, batch.crc));
-            }
         }
         self.lines.losses += u64::from(!gone.is_empty());
         let loss = Loss { from: if gone.is_empty() { committed_end } else { from }, committed_end };

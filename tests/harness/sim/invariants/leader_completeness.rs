@@ -20,10 +20,9 @@ pub fn took_over(look: &Look<'_>, book: &PartitionBook) -> Verdict {
 }
 
 /// H1 at the other end: whoever leads begins no later than a leader of the same line did, if only leaders delete. What a
-/// replica had deleted in a line that was cut off is not gone from the present one, unless it is the same that was deleted.
+/// replica had deleted in a line that was cut off is not gone from the present one.
 pub fn begins_where_others_did(look: &Look<'_>, book: &PartitionBook) -> Verdict {
-    let late = !book.deletes_old && look.start > book.gone_to && look.start > book.may_begin_at();
-    must(!late, "H1", || {
+    must(book.deletes_old || look.start <= book.gone_to, "H1", || {
         format!(
             "{}: {} leads epoch {} from {} on; nobody who led before it, since epoch {}, had deleted more than up to {}",
             look.at, look.broker, look.leader_epoch, look.start, book.lines.since, book.gone_to
