@@ -315,6 +315,7 @@ async fn a_node_that_cannot_keep_its_metadata_says_why_and_what_to_do_and_ends_a
     }
 
     // With room again it is what it was.
+    drop(filling);
     fs::remove_file(ballast).unwrap();
     cluster.start_node(1);
     cluster.wait_node_ready(1).await;

@@ -44,7 +44,9 @@ pub(crate) enum OpenError {
     Newer { found: u32, written_by: String },
     #[error("belongs to node {found}, not {given}: check node.id and metadata.log.dir")]
     OtherNode { found: i32, given: i32 },
-    #[error("sled cannot open it: {0}; if this is the only damaged node, wipe the directory and replace the voter")]
+    #[error(
+        "sled cannot open it: {0}; a full disk needs room; if the directory is damaged, and on this node alone, wipe it and replace the voter"
+    )]
     Sled(sled::Error),
     #[error("damaged: {0}")]
     Damaged(String),
