@@ -84,13 +84,9 @@ fn main() -> ExitCode {
 
 /// What the log itself promises, and the part that tries it.
 const FLAWS: &[(Flaw, &str)] = &[
-    (Flaw::TrustsWhatItFinds, "crash-points"),
-    (Flaw::KeepsEpochEntries, "crash-points"),
-    (Flaw::KeepsProducers, "crash-points"),
     (Flaw::ForgetsProducers, "crash-points"),
     (Flaw::ForgetsLogStart, "crash-points"),
     (Flaw::KeepsRecoveryPoint, "crash-points"),
-    (Flaw::CleanStopCountsTwice, "crash-points"),
     (Flaw::IgnoresFailedSyncs, "errors"),
 ];
 
@@ -101,7 +97,7 @@ fn flaws() -> Result<serde_json::Value, String> {
         plant(Some(*flaw));
         let found = panic::catch_unwind(|| match *part {
             "errors" => faults::each_call_fails().err(),
-            _ => crash_points::try_all(None, crash_points::WAYS_WITHOUT_SYNC, false).err(),
+            _ => crash_points::try_all(None, crash_points::WAYS_MAX, true).err(),
         });
         plant(None);
         let found = found.unwrap_or_else(|_| Some("it panicked".to_owned()));
