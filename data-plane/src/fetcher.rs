@@ -26,6 +26,7 @@ use kafka_wire::fetch_request::{FetchPartition, FetchTopic, ForgottenTopic, Repl
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tracing::debug;
 
@@ -137,6 +138,8 @@ struct Fetcher {
     /// What the session's server knows us to ask, as of the last request sent.
     sent: BTreeMap<TopicPartition, FetchPoint>,
     flights: VecDeque<Flight>,
+    /// Who asks, or asked last, what the leader's log holds: one for each partition.
+    asking: BTreeMap<TopicPartition, AbortHandle>,
     connection: Option<Connection>,
     next_correlation: i32,
     /// News came that a request under way does not know of.
@@ -164,6 +167,7 @@ impl Fetcher {
             session: ClientSession::default(),
             sent: BTreeMap::new(),
             flights: VecDeque::new(),
+            asking: BTreeMap::new(),
             connection: None,
             next_correlation: 0,
             urgent: false,
@@ -267,7 +271,11 @@ impl Fetcher {
             }
             FollowerNext::AskLeader(point) => {
                 self.following.drop(at);
-                tokio::spawn(ask_leader(self.shared.clone(), at, point));
+                // Each change of the metadata says it again: the one who asked before would go on beside the new one.
+                let asks = tokio::spawn(ask_leader(self.shared.clone(), at, point)).abort_handle();
+                if let Some(before) = self.asking.insert(at, asks) {
+                    before.abort();
+                }
             }
             FollowerNext::AwaitSync => self.following.await_sync(at, now),
             FollowerNext::AwaitMetadata => self.following.drop(at),
