@@ -1,46 +1,45 @@
 //! Who this broker is: its id, and the epoch under which this process registered.
 
-use std::pin::pin;
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use highwater_wire::{BrokerEpoch, BrokerId};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 /// Shared by all that speak for this broker.
 #[derive(Debug)]
 pub struct Identity {
     pub broker: BrokerId,
-    /// −1 until registered.
-    epoch: AtomicI64,
-    registered: Notify,
+    /// `None` until registered.
+    epoch: watch::Sender<Option<BrokerEpoch>>,
 }
 
 impl Identity {
     pub fn new(broker: BrokerId) -> Self {
-        Self { broker, epoch: AtomicI64::new(-1), registered: Notify::new() }
+        Self { broker, epoch: watch::Sender::new(None) }
     }
 
     /// `None` until registered.
     pub fn epoch(&self) -> Option<BrokerEpoch> {
-        BrokerEpoch::from_wire(self.epoch.load(Ordering::Acquire))
+        *self.epoch.borrow()
     }
 
-    /// The quorum registered this process.
+    /// The quorum registered this process, perhaps again.
     pub fn registered(&self, epoch: BrokerEpoch) {
-        self.epoch.store(epoch.0, Ordering::Release);
-        self.registered.notify_waiters();
+        self.epoch.send_replace(Some(epoch));
+    }
+
+    /// The epoch, and news of each further one: what was looked at under the old one has to be looked at again.
+    pub fn watch(&self) -> watch::Receiver<Option<BrokerEpoch>> {
+        self.epoch.subscribe()
     }
 
     /// The epoch, as soon as there is one.
     pub async fn until_registered(&self) -> BrokerEpoch {
+        let mut epochs = self.watch();
         loop {
-            let mut registered = pin!(self.registered.notified());
-            // From here on no registration is missed.
-            registered.as_mut().enable();
-            if let Some(epoch) = self.epoch() {
+            if let Some(epoch) = *epochs.borrow_and_update() {
                 return epoch;
             }
-            registered.await;
+            // It cannot end: `self` holds the sender.
+            let _ = epochs.changed().await;
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The life of this broker: register, recover, be unfenced, serve, drain (R28, R29, R166–R174, D9–D12, D34).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -27,6 +26,7 @@ use crate::reconcile::Reconciler;
 use crate::server;
 use crate::view::{NodeState, Phase};
 
+mod images;
 mod losses;
 mod watermarks;
 
@@ -90,11 +90,18 @@ impl Lifecycle {
         );
         self.state.enter(Phase::Fenced, "waiting to be unfenced by the metadata quorum");
         let changed = Arc::new(Notify::new());
-        let following = self.follow_images(reconciler, changed.clone());
+        let following = images::Follower {
+            reconciler,
+            images: self.quorum.watch(),
+            identity: self.identity.clone(),
+            state: self.state.clone(),
+            log_dir: self.config.log_dir.clone(),
+            changed: changed.clone(),
+        };
         let watermarks = Watermarks::new(self.identity.broker, self.partitions.clone(), self.quorum.watch());
         let mut beating = Beating { lost: Losses::new(lost), watermarks, leader: None };
         tokio::select! {
-            failed = following => failed,
+            failed = following.run() => failed,
             failed = self.beat(&mut beating, &changed) => failed,
         }
     }
@@ -165,49 +172,6 @@ impl Lifecycle {
                 return image;
             }
             sleep(NO_LEADER_RETRY).await;
-        }
-    }
-
-    /// Tells the replicas every new image. Ends only with a failure.
-    fn follow_images(
-        &self,
-        mut reconciler: Reconciler,
-        changed: Arc<Notify>,
-    ) -> impl Future<Output = Result<(), DataPlaneError>> + use<> {
-        let mut images = self.quorum.watch();
-        let state = self.state.clone();
-        let path = self.config.log_dir.clone();
-        let broker = self.identity.broker;
-        let mut leaving = BTreeSet::new();
-        state.has_acted_on(reconciler.told().version);
-        async move {
-            loop {
-                let image = images.borrow_and_update().clone();
-                let registration = image.brokers.get(&broker).cloned();
-                let all = image.brokers.clone();
-                let shutting_down = all.values().filter(|broker| broker.state == BrokerState::ShuttingDown);
-                let applied = reconciler.apply(image).await;
-                let applied = applied
-                    .map_err(|error| DataPlaneError::Storage { path: path.clone(), why: error.to_string().into() })?;
-                if applied {
-                    state.has_acted_on(reconciler.told().version);
-                }
-                // The quorum lets a broker stop when every other has heard of it (R174): it need not wait for our next
-                // heartbeat.
-                let now_leaving: BTreeSet<_> = shutting_down.map(|broker| (broker.id, broker.epoch)).collect();
-                if !now_leaving.is_subset(&leaving) {
-                    changed.notify_one();
-                }
-                leaving = now_leaving;
-                // Fenced, unregistered, or unfenced: heard here sooner than from the next heartbeat (D11).
-                let active = registration.is_some_and(|broker| broker.state == BrokerState::Active);
-                if active != state.unfenced.load(Ordering::Acquire) {
-                    changed.notify_one();
-                }
-                if images.changed().await.is_err() {
-                    return Err(DataPlaneError::Stopped);
-                }
-            }
         }
     }
 
