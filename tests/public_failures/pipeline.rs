@@ -1,6 +1,6 @@
 //! An idempotent producer with several requests in flight that lives through whatever happens to the leader of `t-0`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -57,11 +57,11 @@ impl Pipeline {
             }
             tokio::time::sleep(POLL).await;
         };
-        let (mut acked, mut sent) = (0, 0);
+        let (mut acked, mut sent, mut offsets) = (0, 0, BTreeMap::new());
         while acked < sent || !self.enough.load(Ordering::Relaxed) {
             assert!(Instant::now() < until, "producer {}: {acked} of {sent} acknowledged", self.name);
             if let Some(client) = self.leader().await {
-                self.pipelined(client, producer, &mut acked, &mut sent).await;
+                self.pipelined(client, producer, &mut acked, &mut sent, &mut offsets).await;
             }
             tokio::time::sleep(POLL).await;
         }
@@ -69,12 +69,17 @@ impl Pipeline {
     }
 
     /// Sends from `acked` on, until something is refused or the connection breaks.
+    ///
+    /// What comes after a refused batch may be taken only where that one is in the log already: a leader that has just been
+    /// elected refuses one that it held as a follower, and then takes the next. So `offsets`, of all batches ever
+    /// acknowledged, must rise with the batches, and stay what they were when one is acknowledged again.
     async fn pipelined(
         &self,
         mut client: Client,
         producer: (highwater_wire::ProducerId, highwater_wire::ProducerEpoch),
         acked: &mut i32,
         sent: &mut i32,
+        offsets: &mut BTreeMap<i32, i64>,
     ) {
         let mut next = *acked;
         let mut flying = VecDeque::new();
@@ -93,16 +98,23 @@ impl Pipeline {
             }
             let Some(sequence) = flying.pop_front() else { return };
             let Ok((_, Response::Produce(answer))) = client.receive(ApiKey::Produce, 9).await else { return };
-            let code = answer.responses[0].partition_responses[0].error_code;
-            if code == 0 {
-                assert_eq!(
-                    refused_at, None,
-                    "batch {sequence} of producer {} was taken after one was refused",
-                    self.name
+            let answer = &answer.responses[0].partition_responses[0];
+            if answer.error_code == 0 {
+                let (name, offset) = (self.name, answer.base_offset);
+                if let Some(before) = offsets.insert(sequence, offset) {
+                    assert_eq!(before, offset, "batch {sequence} of producer {name} is at two offsets");
+                }
+                let earlier = offsets.range(..sequence).next_back();
+                let later = offsets.range(sequence + 1..).next();
+                assert!(
+                    earlier.is_none_or(|(_, at)| *at < offset) && later.is_none_or(|(_, at)| offset < *at),
+                    "batch {sequence} of producer {name} is at {offset}, beside {earlier:?} and {later:?}"
                 );
-                assert_eq!(*acked, sequence);
-                *acked += 1;
-                self.acked.fetch_add(1, Ordering::Relaxed);
+                if refused_at.is_none() {
+                    assert_eq!(*acked, sequence);
+                    *acked += 1;
+                    self.acked.fetch_add(1, Ordering::Relaxed);
+                }
             } else {
                 refused_at = refused_at.or(Some(sequence));
                 self.refused.fetch_add(1, Ordering::Relaxed);
