@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // in the helpers of tests too
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use highwater_tests::client::Client;
 use highwater_tests::process::{Processes, Role, free_ports};
 use highwater_tests::slow_link::{SlowLink, UNLIMITED};
+use highwater_wire::request::UnregisterBrokerRequest;
 use serde_json::{Value, json};
 
 #[allow(dead_code)] // each test file uses its part
@@ -194,7 +197,8 @@ async fn no_last_known_leader_leads_with_an_empty_log() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_registers_again_while_it_lives_changes_the_isr_as_before() {
     let roles = [Role::Controller, Role::Broker, Role::Broker];
-    let soon = [("broker.session.timeout.ms", "2000"), ("broker.heartbeat.interval.ms", "500")];
+    // Short enough that its connections outlive the pause.
+    let soon = [("broker.session.timeout.ms", "1500"), ("broker.heartbeat.interval.ms", "400")];
     let mut cluster = Processes::start_roles(&roles, &soon);
     cluster.wait_ready().await;
     let broker = async |cluster: &Processes| {
@@ -203,12 +207,15 @@ async fn a_broker_that_registers_again_while_it_lives_changes_the_isr_as_before(
     };
     let before = broker(&cluster).await.expect("broker 3 is registered")["broker_epoch"].clone();
     assert!(before.is_i64());
+    // Nothing is ever written to it: its follower comes back without any fetch of new records.
+    create_assigned(&cluster, "idle", &[2, 3], "1").await;
     // Silent and forgotten; then it goes on, and finds that nobody knows it.
     cluster.pause(3);
-    let forgotten = async || {
-        let answer = cluster.http.post(cluster.url(1, "/brokers/3:unregister")).send().await;
-        answer.is_ok_and(|answer| answer.status().as_u16() == 202)
-    };
+    // Over HTTP that is refused for one that owns replicas.
+    let mut client = Client::connect((Ipv4Addr::LOCALHOST, cluster.node(2).kafka_port).into()).await.unwrap();
+    let mut request = UnregisterBrokerRequest::default();
+    request.broker_id = 3;
+    let forgotten = async || client.ask(0, request.clone()).await.is_ok_and(|answer| answer.error_code == 0);
     cluster.wait("broker 3 is fenced and forgotten", Duration::from_secs(20), forgotten).await;
     assert_eq!(broker(&cluster).await, None);
     cluster.resume(3);
@@ -216,12 +223,29 @@ async fn a_broker_that_registers_again_while_it_lives_changes_the_isr_as_before(
         async || broker(&cluster).await.is_some_and(|it| it["broker_epoch"].is_i64() && it["broker_epoch"] != before);
     cluster.wait("broker 3 has registered again", Duration::from_secs(20), again).await;
     cluster.wait_node_ready(3).await;
+    let members = |s: &Value| s["isr"].as_array().map_or(0, Vec::len);
+    cluster.wait_state(1, "idle", 0, "in sync on both again", |s| s["leader_id"] == 2 && members(s) == 2).await;
     create_assigned(&cluster, "again", &[3, 2], "1").await;
     // A follower leaves by proof of its death; to take it back is for the leader to propose.
     cluster.kill(2);
-    let members = |s: &Value| s["isr"].as_array().map_or(0, Vec::len);
     cluster.wait_state(1, "again", 0, "without broker 2", |s| members(s) == 1).await;
     cluster.start_node(2);
     cluster.wait_state(1, "again", 0, "in sync on both again", |s| s["leader_id"] == 3 && members(s) == 2).await;
+    assert_eq!(cluster.unexpected_errors(&[]), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_partition_takes_back_a_follower_that_was_fenced_for_a_moment() {
+    let roles = [Role::Controller, Role::Broker, Role::Broker];
+    // Its connections outlive the pause, so that nothing but its being unfenced tells of it.
+    let soon = [("broker.session.timeout.ms", "1500"), ("broker.heartbeat.interval.ms", "400")];
+    let mut cluster = Processes::start_roles(&roles, &soon);
+    cluster.wait_ready().await;
+    create_assigned(&cluster, "idle", &[2, 3], "1").await;
+    let members = |s: &Value| s["isr"].as_array().map_or(0, Vec::len);
+    cluster.pause(3);
+    cluster.wait_state(1, "idle", 0, "without broker 3", |s| members(s) == 1).await;
+    cluster.resume(3);
+    cluster.wait_state(1, "idle", 0, "in sync on both again", |s| members(s) == 2).await;
     assert_eq!(cluster.unexpected_errors(&[]), Vec::<String>::new());
 }

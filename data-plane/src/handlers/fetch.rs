@@ -53,6 +53,8 @@ struct State {
     unarmed: BTreeSet<PartitionKey>,
     /// The connection it was last used on.
     connection: u64,
+    /// The broker that fetched last, as which registration; `None`: a consumer.
+    replica: Option<(BrokerId, BrokerEpoch)>,
     /// The timer of its waits, kept from one to the next: to move it to a later time takes no lock.
     alarm: Option<Pin<Box<Sleep>>>,
 }
@@ -69,6 +71,7 @@ impl OpenSession {
                 armed: HashSet::new(),
                 unarmed: BTreeSet::new(),
                 connection,
+                replica: None,
                 alarm: None,
             }),
         }
@@ -157,11 +160,12 @@ impl ConnectionFetches {
             respond.send(&refuse_all(&request, version, ErrorCode::TopicAuthorizationFailed).into());
             return Handled::Done;
         }
-        if let Some(follower) = follower.zip(epoch).filter(|_| self.follower.is_none()) {
-            self.follower = Some(follower);
-            context.suspects.lives(follower.0);
+        let replica = follower.zip(epoch);
+        if let Some((follower, _)) = replica.filter(|_| self.follower != replica) {
+            self.follower = replica;
+            context.suspects.lives(follower);
         }
-        let (session, asked) = match self.session(context, version, follower.is_some(), &request, arrived) {
+        let (session, asked) = match self.session(context, version, follower.is_some(), replica, &request, arrived) {
             Ok(resolved) => resolved,
             Err(code) => {
                 respond.send(&FetchResponse { error: code, ..FetchResponse::default() }.into());
@@ -202,6 +206,7 @@ impl ConnectionFetches {
         context: &Arc<Context>,
         version: i16,
         follower: bool,
+        replica: Option<(BrokerId, BrokerEpoch)>,
         request: &FetchRequest,
         now: Millis,
     ) -> Result<(Arc<OpenSession>, BTreeSet<PartitionKey>), ErrorCode> {
@@ -223,6 +228,7 @@ impl ConnectionFetches {
                 None => self.without_session(context, by_id),
             };
             let mut state = session.state.lock();
+            state.replica = replica;
             let asked = take_asked(&mut state.session, request, by_id);
             drop(state);
             return Ok((session, asked));
@@ -244,6 +250,11 @@ impl ConnectionFetches {
         asked.append(&mut state.unarmed);
         let ready = session.waiter.take_ready();
         asked.extend(ready.iter().filter_map(|at| state.resolved.get(at)).cloned());
+        if std::mem::replace(&mut state.replica, replica) != replica {
+            // Registered again while it lives: what it holds, it holds as another from now on, and an idle partition hears
+            // of that by nothing else (R103, D20).
+            asked.extend(state.session.followed().cloned());
+        }
         let partitions = state.session.len();
         drop(state);
         // Evicted meanwhile: it lives on for this answer, the next request is told.
