@@ -90,7 +90,15 @@ impl Disk for FsDisk {
 
     fn lock(&self, path: &Path) -> io::Result<LockAttempt<File>> {
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        match file.try_lock() {
+        let mut locked = file.try_lock();
+        for _ in 0..LOCK_ATTEMPTS {
+            if !matches!(locked, Err(TryLockError::WouldBlock)) {
+                break;
+            }
+            std::thread::sleep(LOCK_PAUSE);
+            locked = file.try_lock();
+        }
+        match locked {
             Ok(()) => {
                 file.set_len(0)?;
                 file.write_all(std::process::id().to_string().as_bytes())?;
@@ -101,6 +109,10 @@ impl Disk for FsDisk {
         }
     }
 }
+
+/// For half a second another holder may take to let go: a process on its way out, or a child of it between fork and exec.
+const LOCK_ATTEMPTS: usize = 50;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// An open file.
 #[derive(Debug)]

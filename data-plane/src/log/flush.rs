@@ -66,6 +66,7 @@ impl<D: Disk> Log<D> {
             epochs: epochs.then(|| checkpoint::format_epochs(&self.epochs)),
             sync_names: names || written,
             is_new: self.is_new,
+            truncated: !self.is_settled(),
             start_fell: std::mem::take(&mut self.start_fell).then_some(self.start),
             prepare,
         })

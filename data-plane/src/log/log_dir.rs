@@ -397,6 +397,20 @@ impl<D: Disk> LogDir<D> {
         tables.recovery_points.now.insert(name.clone(), end);
     }
 
+    /// A log was truncated and ends at `end`. Where the file says that more was committed – an unclean election took that
+    /// back – it is put right before this returns: after a kill the log would pass for one that lost records (D10), and
+    /// where it is the last replica nobody would lead the partition any more (seed 9523).
+    pub(super) fn lower_watermark(&self, name: &LogName, end: Offset) -> io::Result<()> {
+        let table = &mut self.tables.lock().watermarks;
+        if table.of(name) > end {
+            table.now.insert(name.clone(), end);
+        }
+        if table.written.get(name).is_some_and(|&written| written > end) {
+            table.write(&self.disk, &self.path)?;
+        }
+        Ok(())
+    }
+
     /// A log is about to lose what lies behind `recovery_point`: the file does not claim more when this returns.
     pub(super) fn lower_recovery_point(&self, name: &LogName, recovery_point: Offset) -> io::Result<()> {
         let lower = self.tables.lock().recovery_points.of(name).min(recovery_point);

@@ -38,6 +38,8 @@ pub struct SyncJob<D: Disk> {
     pub(super) epochs: Option<String>,
     /// Names in the log's directory changed.
     pub(super) sync_names: bool,
+    /// It was truncated since the last job.
+    pub(super) truncated: bool,
     /// The log begins anew, below where its checkpoint may say that it begins.
     pub(super) start_fell: Option<Offset>,
     /// The log itself is new: its metadata and its name in the directory above.
@@ -88,6 +90,9 @@ impl<D: Disk> SyncJob<D> {
 
     fn sync_all(&self) -> io::Result<()> {
         let disk = self.dir.disk();
+        if self.truncated {
+            self.dir.lower_watermark(&self.name, self.stamp.end)?;
+        }
         cut_files(&self.dir, &self.name, &self.cuts, self.flushed_end)?;
         for file in &self.files {
             file.sync_data()?;

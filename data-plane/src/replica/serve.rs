@@ -44,8 +44,8 @@ impl<D: Disk> Replica<D> {
         }
     }
 
-    /// Check, read plan and the follower's new state are one critical section with the role (R101). A refused or
-    /// diverging fetch, or one whose read cannot be granted, proves nothing (R100).
+    /// Check, read plan and the follower's new state are one critical section with the role (R101). A refused fetch, or
+    /// one whose read cannot be granted, proves nothing (R100); a diverging one takes back what was proved before.
     fn fetch_for_follower(
         &mut self,
         fetch: &Fetch,
@@ -57,10 +57,12 @@ impl<D: Disk> Replica<D> {
         match verdict {
             Ok(FetchVerdict::Agrees) => {}
             Ok(FetchVerdict::Diverges { epoch, end }) => {
-                if planted(Flaw::CountsDivergingFetches)
-                    && let Some((leader, mut cx)) = self.replication.lead_with(view, now.mono, &mut self.effects)
-                {
-                    leader.on_follower_fetch(question, &mut cx);
+                if let Some((leader, mut cx)) = self.replication.lead_with(view, now.mono, &mut self.effects) {
+                    if planted(Flaw::CountsDivergingFetches) {
+                        leader.on_follower_fetch(question, &mut cx);
+                    } else {
+                        leader.on_diverging_fetch(question, &cx.view);
+                    }
                 }
                 return Ok(self.diverging(epoch, end));
             }

@@ -104,6 +104,14 @@ impl FollowerProgress {
         self.session = None;
     }
 
+    /// It was told that its log and the leader's part ways: it will cut what it holds, or begin anew, and how far it then
+    /// agrees only its next fetch says. When it was caught up last stays as it was.
+    pub fn diverged(&mut self, leader_end: Offset) {
+        self.detach(leader_end);
+        self.end = None;
+        self.log_start = None;
+    }
+
     /// The session whose requests count for it.
     pub fn session(&self) -> Option<WaiterId> {
         self.session.as_ref().map(|session| session.waiter)

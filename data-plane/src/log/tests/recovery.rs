@@ -220,6 +220,24 @@ fn an_end_below_the_watermark_checkpoint_is_reported() {
 }
 
 #[test]
+fn what_an_unclean_election_took_back_is_no_loss_of_this_log() {
+    // Seed 9523: the last replica was killed soon after its log had been cut below the watermark, said that it had lost
+    // records, and nobody could lead any more.
+    for cut_all in [false, true] {
+        let (disk, mut log) = new_log();
+        append(&mut log, 4, 0);
+        append(&mut log, 6, 0);
+        sync(&mut log);
+        log.dir().checkpoint_watermarks([(name(), Offset(10))]).unwrap();
+        if cut_all { log.truncate_fully_to(Offset(4)) } else { log.truncate_to(Offset(4)) }.unwrap();
+        sync(&mut log);
+        let (log, report) = kill(&disk, log);
+        assert_eq!(log.view().end, Offset(4));
+        assert!(!report.may_have_lost_records(), "{report:?}");
+    }
+}
+
+#[test]
 fn a_missing_directory_is_reported_and_made_anew() {
     let (disk, mut log) = new_log();
     append(&mut log, 10, 0);

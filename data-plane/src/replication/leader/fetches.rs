@@ -110,6 +110,14 @@ impl Leader {
         }
     }
 
+    /// A follower is told that its log parts from ours. It may have agreed before, in this very leadership: a member of the
+    /// ELR is vouched for as long as it is one. What it was believed to hold counts no more (S11).
+    pub fn on_diverging_fetch(&mut self, fetch: &FollowerFetch, view: &LogView<'_>) {
+        if let Some(follower) = self.followers.iter_mut().find(|follower| follower.id == fetch.replica) {
+            follower.progress.diverged(view.end);
+        }
+    }
+
     /// A fetch that [`Self::check_fetch`] found to agree, with the same view: its offset is the acknowledgement
     /// (R102, R105).
     pub fn on_follower_fetch(&mut self, fetch: &FollowerFetch, cx: &mut Cx<'_>) {

@@ -97,9 +97,10 @@ impl Stage {
 
     fn ask(&mut self, question: &FollowerFetch) -> Result<FetchVerdict, Refusal> {
         let verdict = self.leader.check_fetch(question, &self.log.view())?;
-        if verdict == FetchVerdict::Agrees {
-            self.feed(|leader, cx| leader.on_follower_fetch(question, cx));
-        }
+        self.feed(|leader, cx| match verdict {
+            FetchVerdict::Agrees => leader.on_follower_fetch(question, cx),
+            FetchVerdict::Diverges { .. } => leader.on_diverging_fetch(question, &cx.view),
+        });
         Ok(verdict)
     }
 

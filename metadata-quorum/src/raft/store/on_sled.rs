@@ -245,7 +245,13 @@ fn lock_directory(directory: &Path) -> Result<File, OpenError> {
     let path = directory.join(".lock");
     let io = |source| OpenError::Io { path: path.clone(), source };
     let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path).map_err(io)?;
-    if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+    let lock = || rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+    if lock().is_err()
+        && !(0..LOCK_ATTEMPTS).any(|_| {
+            std::thread::sleep(LOCK_PAUSE);
+            lock().is_ok()
+        })
+    {
         let mut holder = String::new();
         let _ = file.read_to_string(&mut holder);
         let holder = if holder.trim().is_empty() { "unknown".to_owned() } else { holder.trim().to_owned() };
@@ -272,8 +278,8 @@ fn check_properties(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// For a second another holder of sled's lock may take to let go of it: sled's own threads outlive the last handle for a
-/// moment, and so does a process that is on its way out, or between fork and exec.
+/// For a second another holder of a lock may take to let go of it: sled's own threads outlive the last handle for a
+/// moment, and so does a process that is on its way out, or a child between fork and exec.
 const LOCK_ATTEMPTS: usize = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 

@@ -49,7 +49,8 @@ pub fn heard(
     before: Belief,
     now: Belief,
 ) -> Verdict {
-    let own = fetched_as == registered && now.is_some_and(|(epoch, _)| epoch == fetched_as);
+    // To believe less is no harm.
+    let own = fetched_as == registered && now.is_none_or(|(epoch, _)| epoch == fetched_as);
     must(before == now || own, "T10", || {
         format!(
             "{at}: a fetch of {follower} as {fetched_as}, registered as {registered}, made its leader believe {now:?} \

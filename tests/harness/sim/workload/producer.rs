@@ -198,9 +198,12 @@ impl Producer {
             let mut batches = leader.flatten().into_iter().flat_map(|replica| &replica.mirror.batches);
             batches.any(|batch| core.book.contents.get(&batch.crc).is_some_and(|content| content.serials == *serials))
         };
-        // What was acknowledged may have been taken back since.
-        let taken_back =
-            at.and_then(|at| core.book.partitions.get(&at)).is_some_and(|partition| partition.lines.since > 0);
+        // What was acknowledged may have been taken back since: by a leader of an unclean election, or by one that has been
+        // elected so and, not knowing it yet, answers as the leader that it was before (17389).
+        let taken_back = at.and_then(|at| core.book.partitions.get(&at)).is_some_and(|partition| {
+            let unproved = self.target.leader.is_some_and(|leader| partition.lines.unproved.contains(&leader));
+            partition.lines.since > 0 || unproved
+        });
         let promised = self.known_from.is_some() && !reopened && !taken_back && (follows || stored());
         let verdict = must(!lost_sequence || index > 0 || !promised, "S16", || {
             format!("{at:?}: {error:?} for the oldest batch of producer {:?} in order", self.producer_id)

@@ -109,7 +109,10 @@ fn a_member_of_the_elr_does_not_begin_anew() {
     let terms = stage.facts.change(|state| state.elr.clear());
     stage.image(&terms);
     let begins = FetchVerdict::Diverges { epoch: LeaderEpoch(5), end: Offset(6) };
+    assert_eq!(stage.leader.follower_ends().last(), Some((BrokerId(3), Some(Offset(8)))));
     assert_eq!(stage.ask(&question), Ok(begins), "once it is waited for no more");
+    let told = stage.leader.follower_ends().last();
+    assert_eq!(told, Some((BrokerId(3), None)), "it begins anew, so nothing of it counts (S11, seed 11794)");
 }
 
 #[test]
