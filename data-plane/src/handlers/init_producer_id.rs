@@ -32,20 +32,44 @@ impl ProducerIds {
 }
 
 pub async fn handle(context: &Context, request: &InitProducerIdRequest) -> InitProducerIdResponse {
-    let mut response = InitProducerIdResponse::default();
-    response.producer_id = -1;
-    response.producer_epoch = -1;
     if request.transactional_id.is_some() {
-        response.error_code = ErrorCode::TransactionalIdAuthorizationFailed.code();
-        return response;
+        return answer(Err(ErrorCode::TransactionalIdAuthorizationFailed));
     }
-    match context.producer_ids.next(&context.quorum, &context.identity).await {
-        Ok(id) => {
-            response.producer_id = id;
-            response.producer_epoch = 0;
-        }
-        // As Kafka: clients try again on 14, and on nothing that a metadata quorum says.
-        Err(_) => response.error_code = ErrorCode::CoordinatorLoadInProgress.code(),
-    }
+    let id = context.producer_ids.next(&context.quorum, &context.identity).await;
+    answer(id.map_err(|error| while_the_quorum_is_away(&error)))
+}
+
+/// As Kafka: clients try again on 14, and on nothing that a metadata quorum says. A producer of theirs would be dead.
+const fn while_the_quorum_is_away(_why: &QuorumError) -> ErrorCode {
+    ErrorCode::CoordinatorLoadInProgress
+}
+
+fn answer(id: Result<i64, ErrorCode>) -> InitProducerIdResponse {
+    let mut response = InitProducerIdResponse::default();
+    response.producer_id = id.unwrap_or(-1);
+    response.producer_epoch = if id.is_ok() { 0 } else { -1 };
+    response.error_code = id.err().map_or(0, ErrorCode::code);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use highwater_quorum::controller::Refusal;
+    use highwater_wire::BrokerId;
+
+    #[test]
+    fn whatever_keeps_the_quorum_from_answering_a_producer_tries_again() {
+        for error in [
+            QuorumError::NoLeader { why: "it votes".to_owned() },
+            QuorumError::TimedOut { after_ms: 2_000 },
+            QuorumError::Refused(Refusal::UnknownBroker(BrokerId(1))),
+            QuorumError::Stopped("the node stops".to_owned()),
+        ] {
+            let told = answer(Err(while_the_quorum_is_away(&error)));
+            assert_eq!((told.error_code, told.producer_id, told.producer_epoch), (14, -1, -1), "{error}");
+        }
+        let told = answer(Ok(7));
+        assert_eq!((told.error_code, told.producer_id, told.producer_epoch), (0, 7, 0));
+    }
 }
