@@ -84,6 +84,7 @@ const LEGAL_WARNINGS: [Legal; 19] = [
     ),
     ("cannot write the checkpoint", Here(&[Fault::FullDisk]), "nothing can be written"),
     ("the log directory is not marked clean", Here(&[Fault::FullDisk]), "nothing can be written"),
+    ("was never recovered", Here(&[Fault::Term]), "asked to stop while it waited for a quorum to register with"),
 ];
 
 /// Whether it allows a line of a node's log that begins at byte `at`.
