@@ -140,7 +140,8 @@ fn replay(seed: u64, seconds: u64, flaw: Option<&str>, last: Option<usize>, log:
     if log {
         tracing_subscriber::fmt()
             .without_time()
-            .with_max_level(tracing::Level::DEBUG)
+            .with_ansi(false)
+            .with_max_level(tracing::Level::INFO)
             .with_writer(std::io::stderr)
             .init();
     }
@@ -159,9 +160,7 @@ fn replay(seed: u64, seconds: u64, flaw: Option<&str>, last: Option<usize>, log:
     }
     watchdog::start(seed);
     let outcome = run_seed(seed, &Plan { seconds, flaw, verbose });
-    if outcome.violation.is_some()
-        && let Some(last) = last
-    {
+    if let Some(last) = last {
         last_lines(last).iter().for_each(|line| println!("{line}"));
     }
     println!("{}", outcome_json(&outcome));
