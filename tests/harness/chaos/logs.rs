@@ -48,7 +48,7 @@ const LEGAL_ERRORS: [Legal; 7] = [
 ];
 
 /// All other warnings are as bad as an ERROR.
-const LEGAL_WARNINGS: [Legal; 19] = [
+const LEGAL_WARNINGS: [Legal; 20] = [
     (" WARN highwater: server.properties:", Anything, "the harness listens on all addresses, without passwords"),
     ("fenced by the metadata quorum; asking to be let in again", Anything, "silent for a session, or taken for dead"),
     ("highwater_quorum::duty: fenced brokers=", Anything, "the raft leader fenced somebody silent"),
