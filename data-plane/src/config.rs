@@ -44,6 +44,7 @@ pub struct DataPlaneConfig {
     pub log: LogConfig,
     pub server: ServerConfig,
     pub topics: TopicDefaults,
+    pub groups: crate::group::Limits,
     /// This node's own configuration, for whoever asks what is in force.
     pub settings: Arc<NodeSettings>,
     /// The log levels of this process.
@@ -198,4 +199,8 @@ pub struct TopicDefaults {
     pub auto_create: bool,
     /// `delete.topic.enable`
     pub delete_enabled: bool,
+    /// `offsets.topic.num.partitions`
+    pub offsets_partitions: i32,
+    /// `offsets.topic.replication.factor`; as many as there are brokers when it is created (D19)
+    pub offsets_replication_factor: i16,
 }

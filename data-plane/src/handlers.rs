@@ -20,10 +20,12 @@ mod configs;
 pub mod context;
 pub mod create_partitions;
 pub mod create_topics;
+pub mod delete_groups;
 pub mod delete_records;
 pub mod delete_topics;
 pub mod describe_cluster;
 pub mod describe_configs;
+pub mod describe_groups;
 pub mod describe_log_dirs;
 pub mod describe_producers;
 pub mod describe_quorum;
@@ -31,13 +33,21 @@ pub mod describe_topic_partitions;
 pub mod elect_leaders;
 pub mod fetch;
 pub mod find_coordinator;
+pub mod heartbeat;
 pub mod incremental_alter_configs;
 pub mod init_producer_id;
+pub mod join_group;
+pub mod leave_group;
+pub mod list_groups;
 pub mod list_offsets;
 pub mod metadata;
 mod named;
+pub mod offset_commit;
+pub mod offset_delete;
+pub mod offset_fetch;
 pub mod offset_for_leader_epoch;
 pub mod produce;
+pub mod sync_group;
 pub mod unregister_broker;
 
 use context::{Caller, Context};
@@ -188,8 +198,61 @@ impl Session {
                 Handled::Done
             }
             Request::FindCoordinator(request) => {
-                respond.send(&find_coordinator::handle(version, &request).into());
+                let (context, caller) = (context.clone(), caller.clone());
+                Handled::Later(Box::pin(async move {
+                    respond.send(&find_coordinator::handle(&context, &caller, version, request).await.into());
+                }))
+            }
+            Request::JoinGroup(request) => {
+                let (context, caller) = (context.clone(), caller.clone());
+                let client_id = client_id.map(|id| id.as_str().to_owned()).unwrap_or_default();
+                Handled::Later(Box::pin(async move {
+                    respond.send(&join_group::handle(&context, &caller, &client_id, version, request).await.into());
+                }))
+            }
+            Request::SyncGroup(request) => {
+                let context = context.clone();
+                Handled::Later(Box::pin(async move {
+                    respond.send(&sync_group::handle(&context, version, request).await.into());
+                }))
+            }
+            Request::Heartbeat(request) => {
+                respond.send(&heartbeat::handle(context, &request).into());
                 Handled::Done
+            }
+            Request::LeaveGroup(request) => {
+                respond.send(&leave_group::handle(context, version, &request).into());
+                Handled::Done
+            }
+            Request::OffsetCommit(request) => {
+                let context = context.clone();
+                Handled::Later(Box::pin(async move {
+                    respond.send(&offset_commit::handle(&context, version, request).await.into());
+                }))
+            }
+            Request::OffsetFetch(request) => {
+                respond.send(&offset_fetch::handle(context, version, request).into());
+                Handled::Done
+            }
+            Request::OffsetDelete(request) => {
+                let context = context.clone();
+                Handled::Later(Box::pin(async move {
+                    respond.send(&offset_delete::handle(&context, request).await.into());
+                }))
+            }
+            Request::DescribeGroups(request) => {
+                respond.send(&describe_groups::handle(context, version, &request).into());
+                Handled::Done
+            }
+            Request::ListGroups(request) => {
+                respond.send(&list_groups::handle(context, version, &request).into());
+                Handled::Done
+            }
+            Request::DeleteGroups(request) => {
+                let context = context.clone();
+                Handled::Later(Box::pin(async move {
+                    respond.send(&delete_groups::handle(&context, request).await.into());
+                }))
             }
             Request::DescribeCluster(request) => {
                 respond.send(&describe_cluster::handle(context, caller, version, &request).into());

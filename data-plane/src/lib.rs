@@ -5,10 +5,12 @@
 //! `lifecycle` starts and stops them all.
 
 pub mod config;
+pub mod coordinator;
 pub mod disk;
 pub mod error;
 pub mod fetch_session;
 pub mod fetcher;
+pub mod group;
 pub mod handlers;
 pub mod identity;
 pub mod isr_reporter;
@@ -51,6 +53,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use coordinator::Coordinators;
 use disk::FsDisk;
 use fetcher::Fetchers;
 use handlers::context::{Context, Sessions};
@@ -154,6 +157,7 @@ impl DataPlane {
             Partitions::new(Edges { isr, fetchable, storage_failed, sync_pool, dir, runtime: runtime.clone() });
         let suspects = Arc::new(Suspects::new(quorum.clone()));
         let live = Arc::new(Live::new(&LiveConfig::from(config.as_ref())));
+        let coordinators = Coordinators::new(partitions.clone(), state.clone(), config.broker, config.groups.clone());
         let context = Arc::new(Context {
             identity: identity.clone(),
             cluster_id: config.cluster_id.clone(),
@@ -166,6 +170,7 @@ impl DataPlane {
             loggers: config.loggers.clone(),
             topics: config.topics.clone(),
             producer_ids: Default::default(),
+            coordinators: coordinators.clone(),
             suspects: suspects.clone(),
             sessions: parking_lot::Mutex::new(Sessions::new(config.server.fetch_sessions_max)),
             metrics: Arc::new(ServerMetrics::new()),
@@ -202,6 +207,8 @@ impl DataPlane {
         let path = config.log_dir.clone();
         let background = vec![
             runtime.spawn(partitions.clone().run_ticker()),
+            runtime.spawn(coordinators.clone().run(quorum.watch())),
+            runtime.spawn(coordinators.run_ticker()),
             runtime.spawn(keeping::run(partitions.clone(), live.log())),
             runtime.spawn(isr_reporter::run(proposals, partitions.clone(), quorum, identity.clone())),
             runtime.spawn(fetcher::run(fetchers, wishes)),

@@ -20,18 +20,22 @@ use highwater_wire::messages::offset_for_leader_epoch_response::EpochEndOffset;
 use highwater_wire::messages::produce_response::PartitionProduceResponse;
 use highwater_wire::produce::{ProducePartition, ProduceRequest, ProduceTopic};
 use highwater_wire::request::{
-    AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest,
-    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
-    DescribeProducersRequest, DescribeQuorumRequest, DescribeTopicPartitionsRequest, ElectLeadersRequest, FetchRequest,
-    FindCoordinatorRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
-    OffsetForLeaderEpochRequest, UnregisterBrokerRequest,
+    AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest,
+    DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest,
+    DescribeLogDirsRequest, DescribeProducersRequest, DescribeQuorumRequest, DescribeTopicPartitionsRequest,
+    ElectLeadersRequest, FetchRequest, FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
+    InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest, ListGroupsRequest, ListOffsetsRequest, MetadataRequest,
+    OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest, SyncGroupRequest,
+    UnregisterBrokerRequest,
 };
 use highwater_wire::response::{
-    AlterConfigsResponse, ApiVersionsResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteRecordsResponse,
-    DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse, DescribeLogDirsResponse,
-    DescribeProducersResponse, DescribeQuorumResponse, DescribeTopicPartitionsResponse, ElectLeadersResponse,
-    FindCoordinatorResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse, ListOffsetsResponse,
-    MetadataResponse, OffsetForLeaderEpochResponse, ProduceResponse, UnregisterBrokerResponse, response_limits,
+    AlterConfigsResponse, ApiVersionsResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse,
+    DeleteRecordsResponse, DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse,
+    DescribeGroupsResponse, DescribeLogDirsResponse, DescribeProducersResponse, DescribeQuorumResponse,
+    DescribeTopicPartitionsResponse, ElectLeadersResponse, FindCoordinatorResponse, HeartbeatResponse,
+    IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse, ListGroupsResponse,
+    ListOffsetsResponse, MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse,
+    OffsetForLeaderEpochResponse, ProduceResponse, SyncGroupResponse, UnregisterBrokerResponse, response_limits,
 };
 use highwater_wire::{
     ErrorCode, FetchResponse, FetchedPartition, Offset, ProducerEpoch, ProducerId, Record, RecordBatchBuilder, Request,
@@ -94,6 +98,16 @@ questions! {
     DescribeProducers: DescribeProducersRequest => DescribeProducersResponse,
     UnregisterBroker: UnregisterBrokerRequest => UnregisterBrokerResponse,
     DescribeTopicPartitions: DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse,
+    OffsetCommit: OffsetCommitRequest => OffsetCommitResponse,
+    OffsetFetch: OffsetFetchRequest => OffsetFetchResponse,
+    JoinGroup: JoinGroupRequest => JoinGroupResponse,
+    SyncGroup: SyncGroupRequest => SyncGroupResponse,
+    Heartbeat: HeartbeatRequest => HeartbeatResponse,
+    LeaveGroup: LeaveGroupRequest => LeaveGroupResponse,
+    DescribeGroups: DescribeGroupsRequest => DescribeGroupsResponse,
+    ListGroups: ListGroupsRequest => ListGroupsResponse,
+    DeleteGroups: DeleteGroupsRequest => DeleteGroupsResponse,
+    OffsetDelete: OffsetDeleteRequest => OffsetDeleteResponse,
 }
 
 /// One connection to one broker.

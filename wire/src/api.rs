@@ -26,7 +26,7 @@ impl fmt::Display for Versions {
 }
 
 macro_rules! apis {
-    ($($name:ident = $code:literal, $min:literal..=$max:literal, flexible $flexible:literal;)*) => {
+    ($($name:ident = $code:literal, $min:literal..=$max:literal, flexible $flexible:expr;)*) => {
         /// An API that is served. Any other key closes the connection.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ApiKey {
@@ -70,7 +70,15 @@ apis! {
     Fetch = 1, 4..=18, flexible 12;
     ListOffsets = 2, 1..=10, flexible 6;
     Metadata = 3, 0..=13, flexible 9;
+    OffsetCommit = 8, 2..=9, flexible 8;
+    OffsetFetch = 9, 1..=9, flexible 6;
     FindCoordinator = 10, 0..=6, flexible 3;
+    JoinGroup = 11, 0..=9, flexible 6;
+    Heartbeat = 12, 0..=4, flexible 4;
+    LeaveGroup = 13, 0..=5, flexible 4;
+    SyncGroup = 14, 0..=5, flexible 4;
+    DescribeGroups = 15, 0..=6, flexible 5;
+    ListGroups = 16, 0..=5, flexible 3;
     ApiVersions = 18, 0..=4, flexible 3;
     CreateTopics = 19, 2..=7, flexible 5;
     DeleteTopics = 20, 1..=6, flexible 4;
@@ -81,8 +89,10 @@ apis! {
     AlterConfigs = 33, 0..=2, flexible 2;
     DescribeLogDirs = 35, 1..=4, flexible 2;
     CreatePartitions = 37, 0..=3, flexible 2;
+    DeleteGroups = 42, 0..=2, flexible 2;
     ElectLeaders = 43, 0..=2, flexible 2;
     IncrementalAlterConfigs = 44, 0..=1, flexible 1;
+    OffsetDelete = 47, 0..=0, flexible i16::MAX;
     DescribeQuorum = 55, 0..=2, flexible 0;
     DescribeCluster = 60, 0..=2, flexible 0;
     DescribeProducers = 61, 0..=0, flexible 0;
@@ -117,7 +127,17 @@ impl ApiKey {
             | Self::DescribeQuorum
             | Self::DescribeProducers
             | Self::UnregisterBroker
-            | Self::DescribeTopicPartitions => served,
+            | Self::DescribeTopicPartitions
+            | Self::OffsetCommit
+            | Self::OffsetFetch
+            | Self::JoinGroup
+            | Self::Heartbeat
+            | Self::LeaveGroup
+            | Self::SyncGroup
+            | Self::DescribeGroups
+            | Self::ListGroups
+            | Self::DeleteGroups
+            | Self::OffsetDelete => served,
         }
     }
 

@@ -9,6 +9,7 @@ pub mod epoch;
 pub mod error_code;
 pub mod fetch;
 pub mod frame;
+pub mod group_records;
 pub mod ids;
 pub mod offset;
 pub mod produce;
@@ -16,6 +17,7 @@ pub mod producers;
 pub mod records;
 pub mod request;
 pub mod response;
+pub mod subscription;
 pub mod time;
 
 pub use api::ApiKey;

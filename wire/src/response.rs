@@ -4,11 +4,13 @@ use bytes::Bytes;
 use kafka_wire_core::{ApiVersion, DecodeError, DecodeLimits, Decoder, EncodeError, Encoder, KafkaDecode, KafkaEncode};
 
 pub use kafka_wire::{
-    AlterConfigsResponse, ApiVersionsResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteRecordsResponse,
-    DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse, DescribeLogDirsResponse,
-    DescribeProducersResponse, DescribeQuorumResponse, DescribeTopicPartitionsResponse, ElectLeadersResponse,
-    FindCoordinatorResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse, ListOffsetsResponse,
-    MetadataResponse, OffsetForLeaderEpochResponse, ProduceResponse, UnregisterBrokerResponse,
+    AlterConfigsResponse, ApiVersionsResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse,
+    DeleteRecordsResponse, DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse,
+    DescribeGroupsResponse, DescribeLogDirsResponse, DescribeProducersResponse, DescribeQuorumResponse,
+    DescribeTopicPartitionsResponse, ElectLeadersResponse, FindCoordinatorResponse, HeartbeatResponse,
+    IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse, ListGroupsResponse,
+    ListOffsetsResponse, MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse,
+    OffsetForLeaderEpochResponse, ProduceResponse, SyncGroupResponse, UnregisterBrokerResponse,
 };
 
 use crate::api::ApiKey;
@@ -85,6 +87,16 @@ responses! {
     DescribeProducers(DescribeProducersResponse),
     UnregisterBroker(UnregisterBrokerResponse),
     DescribeTopicPartitions(DescribeTopicPartitionsResponse),
+    OffsetCommit(OffsetCommitResponse),
+    OffsetFetch(OffsetFetchResponse),
+    JoinGroup(JoinGroupResponse),
+    Heartbeat(HeartbeatResponse),
+    LeaveGroup(LeaveGroupResponse),
+    SyncGroup(SyncGroupResponse),
+    DescribeGroups(DescribeGroupsResponse),
+    ListGroups(ListGroupsResponse),
+    DeleteGroups(DeleteGroupsResponse),
+    OffsetDelete(OffsetDeleteResponse),
 }
 
 impl From<FetchResponse> for Response {

@@ -142,6 +142,16 @@ fn kafka_protocol_reads_and_writes_the_same_bytes() {
             ApiKey::DescribeProducers => both!(DescribeProducersRequest, DescribeProducersResponse),
             ApiKey::UnregisterBroker => both!(UnregisterBrokerRequest, UnregisterBrokerResponse),
             ApiKey::DescribeTopicPartitions => both!(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+            ApiKey::OffsetCommit => both!(OffsetCommitRequest, OffsetCommitResponse),
+            ApiKey::OffsetFetch => both!(OffsetFetchRequest, OffsetFetchResponse),
+            ApiKey::JoinGroup => both!(JoinGroupRequest, JoinGroupResponse),
+            ApiKey::Heartbeat => both!(HeartbeatRequest, HeartbeatResponse),
+            ApiKey::LeaveGroup => both!(LeaveGroupRequest, LeaveGroupResponse),
+            ApiKey::SyncGroup => both!(SyncGroupRequest, SyncGroupResponse),
+            ApiKey::DescribeGroups => both!(DescribeGroupsRequest, DescribeGroupsResponse),
+            ApiKey::ListGroups => both!(ListGroupsRequest, ListGroupsResponse),
+            ApiKey::DeleteGroups => both!(DeleteGroupsRequest, DeleteGroupsResponse),
+            ApiKey::OffsetDelete => both!(OffsetDeleteRequest, OffsetDeleteResponse),
         };
         assert_eq!(request_again, request, "{what} request");
         assert_eq!(answer_again, answer, "{what} answer");
@@ -176,7 +186,7 @@ fn unknown_apis_and_versions_are_refused_with_the_name_of_the_client() {
     };
     let client = || Some("abc".to_owned());
     let decode = |key, version| Request::decode(frame(key, version), request_limits()).unwrap_err();
-    assert_eq!(decode(11, 2), RequestError::UnknownApi { key: 11, version: 2, client: client() });
+    assert_eq!(decode(24, 2), RequestError::UnknownApi { key: 24, version: 2, client: client() });
     assert_eq!(decode(-1, 0), RequestError::UnknownApi { key: -1, version: 0, client: client() });
     let unsupported = |api, version| RequestError::UnsupportedVersion { api, version, client: client() };
     for version in [-1, 0, 1, 2, 14] {

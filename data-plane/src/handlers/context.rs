@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::init_producer_id::ProducerIds;
 use crate::config::TopicDefaults;
+use crate::coordinator::{Coordinators, OFFSETS_TOPIC};
 use crate::fetch_session::SessionTable;
 use crate::handlers::fetch::OpenSession;
 use crate::identity::Identity;
@@ -36,6 +37,7 @@ pub struct Context {
     pub loggers: Loggers,
     pub topics: TopicDefaults,
     pub producer_ids: ProducerIds,
+    pub coordinators: Arc<Coordinators>,
     pub suspects: Arc<Suspects>,
     pub sessions: Mutex<Sessions>,
     pub metrics: Arc<ServerMetrics>,
@@ -78,7 +80,7 @@ impl Context {
 
 /// Topics that only coordinators write to (R42 step 6).
 pub fn is_internal(topic: &str) -> bool {
-    matches!(topic, "__consumer_offsets" | "__transaction_state")
+    matches!(topic, OFFSETS_TOPIC | "__transaction_state")
 }
 
 /// The partition of this name (R42 step 3).

@@ -110,7 +110,7 @@ pub fn handle(context: &Arc<Context>, caller: &Arc<Caller>, respond: Respond, re
     if request.acks == 0 {
         let mut failed = waiting.topics.iter().flat_map(|topic| &topic.rows).any(|row| row.fault.is_some());
         for (at, batch) in batches {
-            let produce = Produce { batch, acks, deadline, ticket: Ticket(u64::MAX) };
+            let produce = Produce { batch, acks, deadline, ticket: Ticket(u64::MAX), epoch: None };
             let reply = context.partitions.enter_with(at, ReplicaRequest::Produce(produce), now, &mut deliveries);
             failed |= !matches!(reply, Some(ReplicaReply::Produced(_)));
         }
@@ -128,7 +128,7 @@ pub fn handle(context: &Arc<Context>, caller: &Arc<Caller>, respond: Respond, re
         };
         let mut replies = Vec::new();
         for (place, (at, batch)) in batches.into_iter().enumerate() {
-            let produce = Produce { batch, acks, deadline, ticket: reservation.ticket(place) };
+            let produce = Produce { batch, acks, deadline, ticket: reservation.ticket(place), epoch: None };
             match context.partitions.enter_with(at, ReplicaRequest::Produce(produce), now, &mut deliveries) {
                 Some(ReplicaReply::Waiting) => {}
                 Some(reply) => replies.push((place, reply)),

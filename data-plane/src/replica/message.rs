@@ -106,6 +106,8 @@ pub struct Produce {
     /// When [`Refusal::TimedOut`] is due (R50).
     pub deadline: Millis,
     pub ticket: Ticket,
+    /// Only as leader of this epoch: whoever decided what to append did so in it. `None`: in any.
+    pub epoch: Option<LeaderEpoch>,
 }
 
 /// Who fetches.

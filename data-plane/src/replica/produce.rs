@@ -1,6 +1,6 @@
 //! A producer's batch, from the checks to its acknowledgement (R42 from step 8 on).
 
-use highwater_wire::Timestamp;
+use highwater_wire::{LeaderEpoch, Timestamp};
 
 use super::message::{Acks, Now, Produce, Produced, ReplicaReply};
 use super::{Replica, StorageFailure};
@@ -11,7 +11,7 @@ use crate::replication::refusal::Refusal;
 
 impl<D: Disk> Replica<D> {
     pub(super) fn produce(&mut self, produce: Produce, now: Now) -> Result<ReplicaReply<D>, StorageFailure> {
-        let epoch = match self.may_append(produce.acks) {
+        let epoch = match self.may_append(produce.acks, produce.epoch) {
             Ok(epoch) => epoch,
             Err(refusal) => return Ok(ReplicaReply::Refused(refusal)),
         };
@@ -60,8 +60,11 @@ impl<D: Disk> Replica<D> {
     }
 
     /// R42 steps 8 and 9.
-    fn may_append(&self, acks: Acks) -> Result<highwater_wire::LeaderEpoch, Refusal> {
+    fn may_append(&self, acks: Acks, as_of: Option<LeaderEpoch>) -> Result<LeaderEpoch, Refusal> {
         let leader = self.replication.leader()?;
+        if as_of.is_some_and(|epoch| epoch != leader.epoch()) {
+            return Err(self.replication.not_leader());
+        }
         if acks == Acks::AllInSync {
             leader.may_append_for_all()?;
         }

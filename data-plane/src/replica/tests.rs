@@ -84,7 +84,7 @@ impl Node {
 
     fn produce(&mut self, batch: RecordBatch, acks: Acks, ticket: u64) -> ReplicaReply<SimDisk> {
         let deadline = self.now.mono + Millis(30_000);
-        self.ask(ReplicaRequest::Produce(Produce { batch, acks, deadline, ticket: Ticket(ticket) }))
+        self.ask(ReplicaRequest::Produce(Produce { batch, acks, deadline, ticket: Ticket(ticket), epoch: None }))
     }
 
     fn next(&mut self) -> FollowerNext {

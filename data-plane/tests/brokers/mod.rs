@@ -103,7 +103,13 @@ impl Cluster {
             },
             log: LogConfig::default(),
             server: ServerConfig { workers: 1, ..ServerConfig::default() },
-            topics: TopicDefaults { auto_create: true, delete_enabled: true },
+            topics: TopicDefaults {
+                auto_create: true,
+                delete_enabled: true,
+                offsets_partitions: 4,
+                offsets_replication_factor: 3,
+            },
+            groups: Default::default(),
             settings: Arc::default(),
             loggers: Loggers::default(),
         };

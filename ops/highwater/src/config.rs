@@ -132,6 +132,21 @@ pub struct TopicPart {
     pub configs: BTreeMap<String, String>,
 }
 
+/// Of consumer groups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupPart {
+    /// Of `__consumer_offsets`.
+    pub partitions: i32,
+    /// Of the same, before the cap at the brokers present.
+    pub replication_factor: i16,
+    pub offsets_retention: Duration,
+    pub metadata_bytes_max: usize,
+    pub initial_rebalance_delay: Duration,
+    pub session_min: Duration,
+    pub session_max: Duration,
+    pub members_max: usize,
+}
+
 /// Everything else the data plane is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataPart {
@@ -182,6 +197,7 @@ pub struct NodeConfig {
     pub http: HttpConfig,
     pub quorum: QuorumPart,
     pub topics: TopicPart,
+    pub groups: GroupPart,
     pub data: DataPart,
     /// The served keys as somebody set them, under their own names.
     pub own: BTreeMap<String, Setting>,

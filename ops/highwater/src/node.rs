@@ -19,7 +19,7 @@ use highwater_quorum::{
     ControllerListener, NodeRoles, NodeSettings, Quorum, QuorumClient, QuorumConfig, QuorumError, QuorumLimits,
     StartError,
 };
-use highwater_wire::{BrokerId, IncarnationId};
+use highwater_wire::{BrokerId, IncarnationId, Millis};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{RwLock, watch};
 use tokio::task::JoinHandle;
@@ -518,9 +518,28 @@ fn data_config(
         replication,
         log,
         server,
-        topics: TopicDefaults { auto_create: config.topics.auto_create, delete_enabled: config.topics.delete_enabled },
+        topics: TopicDefaults {
+            auto_create: config.topics.auto_create,
+            delete_enabled: config.topics.delete_enabled,
+            offsets_partitions: config.groups.partitions,
+            offsets_replication_factor: config.groups.replication_factor,
+        },
+        groups: group_limits(config),
         settings,
         loggers,
+    }
+}
+
+fn group_limits(config: &NodeConfig) -> highwater_data::group::Limits {
+    let part = &config.groups;
+    let millis = |span: Duration| Millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+    highwater_data::group::Limits {
+        initial_rebalance_delay: millis(part.initial_rebalance_delay),
+        session_min: millis(part.session_min),
+        session_max: millis(part.session_max),
+        members_max: part.members_max,
+        metadata_bytes_max: part.metadata_bytes_max,
+        offsets_retention: millis(part.offsets_retention),
     }
 }
 

@@ -61,6 +61,29 @@ impl Response {
             }
             Self::UnregisterBroker(body) => body.error_code,
             Self::DescribeTopicPartitions(body) => first(0, body.topics.iter().map(|part| part.error_code)),
+            Self::OffsetCommit(body) => {
+                let parts = body.topics.iter().flat_map(|topic| &topic.partitions);
+                first(0, parts.map(|part| part.error_code))
+            }
+            Self::OffsetFetch(body) => {
+                let parts = body.topics.iter().flat_map(|topic| &topic.partitions).map(|part| part.error_code);
+                let groups = body.groups.iter().flat_map(|group| {
+                    let parts = group.topics.iter().flat_map(|topic| &topic.partitions);
+                    std::iter::once(group.error_code).chain(parts.map(|part| part.error_code))
+                });
+                first(body.error_code, parts.chain(groups))
+            }
+            Self::JoinGroup(body) => body.error_code,
+            Self::Heartbeat(body) => body.error_code,
+            Self::SyncGroup(body) => body.error_code,
+            Self::LeaveGroup(body) => first(body.error_code, body.members.iter().map(|part| part.error_code)),
+            Self::DescribeGroups(body) => first(0, body.groups.iter().map(|part| part.error_code)),
+            Self::ListGroups(body) => body.error_code,
+            Self::DeleteGroups(body) => first(0, body.results.iter().map(|part| part.error_code)),
+            Self::OffsetDelete(body) => {
+                let parts = body.topics.iter().flat_map(|topic| &topic.partitions);
+                first(body.error_code, parts.map(|part| part.error_code))
+            }
         };
         ErrorCode::from_code(code)
     }

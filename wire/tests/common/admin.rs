@@ -145,6 +145,16 @@ pub fn request(api: ApiKey, version: i16) -> Request {
         | ApiKey::ApiVersions
         | ApiKey::InitProducerId
         | ApiKey::OffsetForLeaderEpoch => unreachable!("a sample of data.rs"),
+        ApiKey::OffsetCommit
+        | ApiKey::OffsetFetch
+        | ApiKey::JoinGroup
+        | ApiKey::Heartbeat
+        | ApiKey::LeaveGroup
+        | ApiKey::SyncGroup
+        | ApiKey::DescribeGroups
+        | ApiKey::ListGroups
+        | ApiKey::DeleteGroups
+        | ApiKey::OffsetDelete => unreachable!("a sample of groups.rs"),
     }
 }
 
@@ -270,6 +280,16 @@ pub fn response(api: ApiKey, version: i16) -> Response {
         | ApiKey::ApiVersions
         | ApiKey::InitProducerId
         | ApiKey::OffsetForLeaderEpoch => unreachable!("a sample of data.rs"),
+        ApiKey::OffsetCommit
+        | ApiKey::OffsetFetch
+        | ApiKey::JoinGroup
+        | ApiKey::Heartbeat
+        | ApiKey::LeaveGroup
+        | ApiKey::SyncGroup
+        | ApiKey::DescribeGroups
+        | ApiKey::ListGroups
+        | ApiKey::DeleteGroups
+        | ApiKey::OffsetDelete => unreachable!("a sample of groups.rs"),
     }
 }
 

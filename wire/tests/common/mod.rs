@@ -9,14 +9,17 @@ use highwater_wire::response::*;
 use highwater_wire::*;
 use kafka_wire::{
     alter_configs_request, alter_configs_response, api_versions_response, create_partitions_request,
-    create_partitions_response, create_topics_request, create_topics_response, delete_records_request,
-    delete_records_response, delete_topics_request, delete_topics_response, describe_cluster_response,
-    describe_configs_request, describe_configs_response, describe_log_dirs_request, describe_log_dirs_response,
-    describe_producers_request, describe_producers_response, describe_quorum_request, describe_quorum_response,
-    describe_topic_partitions_request, describe_topic_partitions_response, elect_leaders_request,
-    elect_leaders_response, fetch_request, find_coordinator_response, incremental_alter_configs_request,
-    incremental_alter_configs_response, list_offsets_request, list_offsets_response, metadata_request,
-    metadata_response, offset_for_leader_epoch_request, offset_for_leader_epoch_response, produce_response,
+    create_partitions_response, create_topics_request, create_topics_response, delete_groups_response,
+    delete_records_request, delete_records_response, delete_topics_request, delete_topics_response,
+    describe_cluster_response, describe_configs_request, describe_configs_response, describe_groups_response,
+    describe_log_dirs_request, describe_log_dirs_response, describe_producers_request, describe_producers_response,
+    describe_quorum_request, describe_quorum_response, describe_topic_partitions_request,
+    describe_topic_partitions_response, elect_leaders_request, elect_leaders_response, fetch_request,
+    find_coordinator_response, incremental_alter_configs_request, incremental_alter_configs_response,
+    join_group_request, join_group_response, leave_group_request, leave_group_response, list_groups_response,
+    list_offsets_request, list_offsets_response, metadata_request, metadata_response, offset_commit_request,
+    offset_commit_response, offset_delete_request, offset_delete_response, offset_fetch_request, offset_fetch_response,
+    offset_for_leader_epoch_request, offset_for_leader_epoch_response, produce_response, sync_group_request,
 };
 
 /// A generated message with some fields set; the messages are non-exhaustive, so there is no other way.
@@ -30,6 +33,7 @@ macro_rules! message {
 
 mod admin;
 mod data;
+mod groups;
 
 pub use data::{fetch_response, produce_request};
 
@@ -56,9 +60,13 @@ pub fn batch() -> RecordBatch {
 }
 
 pub fn request(api: ApiKey, version: i16) -> Request {
-    data::request(api, version).unwrap_or_else(|| admin::request(api, version))
+    data::request(api, version)
+        .or_else(|| groups::request(api, version))
+        .unwrap_or_else(|| admin::request(api, version))
 }
 
 pub fn response(api: ApiKey, version: i16) -> Response {
-    data::response(api, version).unwrap_or_else(|| admin::response(api, version))
+    data::response(api, version)
+        .or_else(|| groups::response(api, version))
+        .unwrap_or_else(|| admin::response(api, version))
 }

@@ -9,7 +9,7 @@ use highwater_quorum::image::Endpoint;
 use highwater_wire::BrokerId;
 
 use super::values::Values;
-use super::{DataPart, NodeConfig, QuorumPart, TopicPart};
+use super::{DataPart, GroupPart, NodeConfig, QuorumPart, TopicPart};
 use addresses::Listeners;
 
 pub use addresses::host_port;
@@ -31,6 +31,7 @@ pub(super) fn node(values: &mut Values) -> Option<NodeConfig> {
     let http = addresses::http(values, listeners.as_ref());
     let quorum = quorum(values, voters, bootstrap);
     let topics = topics(values);
+    let groups = groups(values);
     let data = data(values);
     let Listeners { kafka, controller, inter_broker } = listeners?;
     Some(NodeConfig {
@@ -46,6 +47,7 @@ pub(super) fn node(values: &mut Values) -> Option<NodeConfig> {
         http: http?,
         quorum,
         topics,
+        groups,
         data,
         own: BTreeMap::new(),
     })
@@ -150,6 +152,28 @@ fn topics(values: &mut Values) -> TopicPart {
         min_isr,
         unclean_election: values.flag("unclean.leader.election.enable"),
         configs: topic_configs(values),
+    }
+}
+
+fn groups(values: &mut Values) -> GroupPart {
+    let (min, max) = (values.number("group.min.session.timeout.ms"), values.number("group.max.session.timeout.ms"));
+    if min > max {
+        let text = format!(
+            "group.min.session.timeout.ms ({min}) is greater than group.max.session.timeout.ms ({max}): no member could join"
+        );
+        values.refuse("group.min.session.timeout.ms", text);
+    }
+    GroupPart {
+        partitions: values.count("offsets.topic.num.partitions"),
+        replication_factor: values.count("offsets.topic.replication.factor"),
+        offsets_retention: std::time::Duration::from_secs(
+            60 * u64::try_from(values.number("offsets.retention.minutes")).unwrap_or(0),
+        ),
+        metadata_bytes_max: values.count("offset.metadata.max.bytes"),
+        initial_rebalance_delay: values.millis("group.initial.rebalance.delay.ms"),
+        session_min: values.millis("group.min.session.timeout.ms"),
+        session_max: values.millis("group.max.session.timeout.ms"),
+        members_max: values.count("group.max.size"),
     }
 }
 

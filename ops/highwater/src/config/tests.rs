@@ -59,9 +59,9 @@ fn all_faults_are_told_at_once_in_the_order_of_their_lines() {
 #[test]
 fn keys_of_parts_that_do_not_exist_here_are_told_in_one_line() {
     assert_eq!(
-        findings_of("num.io.threads=8\nlog.cleaner.threads=2\noffsets.topic.replication.factor=3\n"),
+        findings_of("num.io.threads=8\nlog.cleaner.threads=2\noffsets.commit.timeout.ms=3\n"),
         ["warning: known to Kafka, without effect here: log.cleaner.threads, num.io.threads, \
-             offsets.topic.replication.factor"]
+             offsets.commit.timeout.ms"]
     );
 }
 
@@ -290,7 +290,7 @@ fn the_file_of_the_measuring_harness_is_accepted() {
     assert_eq!(config.inter_broker_listener, "PLAINTEXT");
     assert_eq!(config.listeners[0].advertised, Endpoint { host: "127.0.0.1".into(), port: 29092 });
     assert_eq!(config.quorum.election_timeout_max, Duration::from_millis(600));
-    assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
 #[test]

@@ -214,6 +214,8 @@ impl Place {
             format!("metadata.log.dir={}", self.dir.join("metadata").display()),
             format!("default.replication.factor={}", all.len().min(3)),
             "auto.create.topics.enable=true".to_owned(),
+            // The first consumer of a group waits for nobody.
+            "group.initial.rebalance.delay.ms=0".to_owned(),
         ];
         lines.extend(set.iter().cloned());
         lines.join("\n") + "\n"

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const STALL: Duration = Duration::from_secs(3);
 
 /// What changes something where it is understood.
-const CHANGING: [ApiKey; 9] = [
+const CHANGING: [ApiKey; 15] = [
     ApiKey::CreateTopics,
     ApiKey::DeleteTopics,
     ApiKey::CreatePartitions,
@@ -43,6 +43,13 @@ const CHANGING: [ApiKey; 9] = [
     ApiKey::ElectLeaders,
     ApiKey::InitProducerId,
     ApiKey::UnregisterBroker,
+    // It creates the topic of the groups.
+    ApiKey::FindCoordinator,
+    ApiKey::JoinGroup,
+    ApiKey::LeaveGroup,
+    ApiKey::OffsetCommit,
+    ApiKey::OffsetDelete,
+    ApiKey::DeleteGroups,
 ];
 /// In the place of a parameter of a path; none of them names anything.
 const ODD: [&str; 8] = ["x", "-1", "99999999999999999999", "%00", "..%2f..", "%ff", "a%20b", "*"];

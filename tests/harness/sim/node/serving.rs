@@ -84,7 +84,7 @@ impl Process {
         };
         let ticket = Ticket(self.mint());
         let deadline = core.clock().mono + Millis(timeout_ms);
-        let request = Produce { batch, acks, deadline, ticket };
+        let request = Produce { batch, acks, deadline, ticket, epoch: None };
         let epoch = self.hosted.get(&at).map_or(-1, |hosted| hosted.replica.replication().leader_epoch().0);
         let waiting = WaitingProduce { link, generation, call, deadline: deadline.0 * 1_000, at, epoch };
         self.waiting.insert(ticket, waiting);
