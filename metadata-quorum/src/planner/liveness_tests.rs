@@ -53,6 +53,11 @@ fn a_leader_that_stood_still_itself_fences_nobody_for_that() {
     watch(&mut liveness, &image, 0, 2_000, &[1, 2]);
     assert!(liveness.expired(&image, Millis(60_000)).is_empty());
     assert_eq!(named(&watch(&mut liveness, &image, 60_500, 69_000, &[1])), [2]);
+    // The same of one that has led for long: what it heard counts from when it goes on.
+    let mut liveness = Liveness::new(SESSION, Millis(0));
+    watch(&mut liveness, &image, 0, 40_000, &[1, 2]);
+    assert!(liveness.expired(&image, Millis(60_000)).is_empty());
+    assert!(watch(&mut liveness, &image, 60_500, 68_000, &[]).is_empty(), "a whole session from then on");
 }
 
 #[test]
