@@ -28,6 +28,8 @@ async fn cluster_with(topic: &str, partitions: usize) -> Processes {
         ("group.initial.rebalance.delay.ms", "200"),
         ("broker.session.timeout.ms", "3000"),
         ("broker.heartbeat.interval.ms", "500"),
+        // A default of the cluster must not eat what groups committed.
+        ("log.retention.bytes", "1000"),
     ];
     let mut cluster = Processes::start(3, &soon);
     cluster.wait_ready().await;
@@ -125,6 +127,10 @@ async fn kcat_goes_on_where_its_group_ended() {
     assert_eq!(read(300), (0..300).collect());
     produce(&bootstrap, "t", 3, 300..400);
     assert_eq!(read(100), (300..400).collect(), "only what is new");
+    for key in ["retention.bytes", "retention.ms"] {
+        let (status, config) = cluster.get(1, &format!("/topics/__consumer_offsets/configs/{key}")).await.unwrap();
+        assert_eq!((status, config["value"].as_str()), (200, Some("-1")), "{config}");
+    }
     assert_eq!(cluster.unexpected_errors(&[]), Vec::<String>::new());
 }
 

@@ -18,7 +18,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{sleep_until, timeout};
 
-use crate::group::{Answer, GroupRecord, Limits, Loading, Out, Shard, Token, Value, Write, WriteId, Written};
+use crate::group::{Answer, GroupRecord, Limits, Out, Shard, Token, Value, Write, WriteId, Written};
 use crate::partitions::tickets::{Answer as Told, Flush, Reservation};
 use crate::partitions::{Deliveries, Partitions, Reply, Request};
 use crate::replica::message::{Acks, Now, Produce};
@@ -202,7 +202,7 @@ impl Coordinators {
         };
         let mut out = Out::default();
         let done = call(active, now, &mut out);
-        let answered = answers(active, &mut out);
+        let answered = answers(&mut active.waiting, &mut out);
         let at_once: Vec<_> =
             out.writes.drain(..).map(|write| self.append(seat, write, now, &mut deliveries)).collect();
         let due = active.shard.next_deadline().map_or(u64::MAX, |at| at.0).min(active.expiry_due.0);
@@ -312,12 +312,12 @@ impl Coordinators {
     fn leave(&self, seat: &Seat) {
         let now = self.partitions.clock.now();
         let before = std::mem::replace(&mut *seat.inner.lock(), Inner::Gone);
-        if let Inner::Active(mut active) = before {
+        if let Inner::Active(active) = before {
             tracing::info!(partition = seat.at.partition, epoch = seat.epoch.0, "coordinates these groups no longer");
+            let Active { shard, mut waiting, .. } = *active;
             let mut out = Out::default();
-            let shard = std::mem::replace(&mut active.shard, Shard::new(self.limits.clone(), Loading::default(), now));
             shard.unload(now, &mut out);
-            for (tell, answer) in answers(&mut active, &mut out) {
+            for (tell, answer) in answers(&mut waiting, &mut out) {
                 let _ = tell.send(answer);
             }
         }
@@ -381,8 +381,11 @@ impl Coordinators {
 }
 
 /// Takes the answers of a call, each with whoever waits for it.
-fn answers(active: &mut Active, out: &mut Out) -> Vec<(oneshot::Sender<Answer>, Answer)> {
-    out.answers.drain(..).filter_map(|(token, answer)| Some((active.waiting.remove(&token)?, answer))).collect()
+fn answers(
+    waiting: &mut HashMap<Token, oneshot::Sender<Answer>>,
+    out: &mut Out,
+) -> Vec<(oneshot::Sender<Answer>, Answer)> {
+    out.answers.drain(..).filter_map(|(token, answer)| Some((waiting.remove(&token)?, answer))).collect()
 }
 
 fn to_record(record: &GroupRecord, now: Now) -> Record {

@@ -3,6 +3,10 @@
 
 use highwater_quorum::image::topic_config::ConfigType;
 
+mod unserved;
+
+pub use unserved::{DANGEROUS, IGNORED};
+
 /// What a value may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -438,132 +442,6 @@ pub const GROUPS: &[Group] = &[
 
 /// Another name for a key.
 pub const ALIASES: &[(&str, &str)] = &[("broker.id", "node.id"), ("log.dir", "log.dirs")];
-
-/// Keys of Kafka that are accepted, do nothing here, and are told in one line. `*` ends a family.
-pub const IGNORED: &[&str] = &[
-    "alter.config.policy.class.name",
-    "alter.log.dirs.replication.quota.window.*",
-    "auto.include.jmx.reporter",
-    "background.threads",
-    "broker.id.generation.enable",
-    "client.quota.callback.class",
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.zstd.level",
-    "connection.failed.authentication.delay.ms",
-    "connections.max.reauth.ms",
-    "control.plane.listener.name",
-    "controlled.shutdown.max.retries",
-    "controlled.shutdown.retry.backoff.ms",
-    "controller.performance.*",
-    "controller.quorum.append.linger.ms",
-    "controller.quorum.auto.join.enable",
-    "controller.quorum.election.backoff.max.ms",
-    "controller.quorum.fetch.*",
-    "controller.quorum.request.timeout.ms",
-    "controller.quorum.retry.backoff.ms",
-    "controller.quota.window.*",
-    "controller.socket.timeout.ms",
-    "create.topic.policy.class.name",
-    "delegation.token.*",
-    "disk.low.free.bytes",
-    "disk.reserve.bytes",
-    "early.start.listeners",
-    "fetch.purgatory.purge.interval.requests",
-    "group.consumer.*",
-    "group.coordinator.*",
-    "group.share.*",
-    "group.streams.*",
-    "http.metrics.auth",
-    "internal.*",
-    "inter.broker.protocol.version",
-    "kafka.metrics.*",
-    "leader.imbalance.per.broker.percentage",
-    "listener.name.*",
-    "log.cleaner.*",
-    "log.deletion.*",
-    "log.dir.failure.timeout.ms",
-    "log.flush.offset.checkpoint.interval.ms",
-    "log.flush.scheduler.interval.ms",
-    "log.flush.start.offset.checkpoint.interval.ms",
-    "log.initial.task.delay.ms",
-    "log.local.retention.*",
-    "log.message.downconversion.enable",
-    "log.message.format.version",
-    "log.message.timestamp.difference.max.ms",
-    "max.connection.creation.rate",
-    "max.connections.per.ip",
-    "max.connections.per.ip.overrides",
-    "max.request.partition.size.limit",
-    "metadata.log.max.*",
-    "metadata.log.segment.*",
-    "metadata.max.*",
-    "metric.reporters",
-    "metrics.num.samples",
-    "metrics.recording.level",
-    "metrics.sample.window.ms",
-    "num.io.threads",
-    "num.recovery.threads.per.data.dir",
-    "num.replica.alter.log.dirs.threads",
-    "offsets.commit.*",
-    "offsets.load.buffer.size",
-    "offsets.retention.check.interval.ms",
-    "offsets.topic.compression.codec",
-    "offsets.topic.segment.bytes",
-    "principal.builder.class",
-    "producer.purgatory.purge.interval.requests",
-    "producer.id.expiration.check.interval.ms",
-    "queued.max.request.bytes",
-    "queued.max.requests",
-    "quota.*",
-    "quorum.voters",
-    "replica.selector.class",
-    "replica.socket.receive.buffer.bytes",
-    "replica.socket.timeout.ms",
-    "replication.quota.window.*",
-    "request.timeout.ms",
-    "sasl.*",
-    "security.providers",
-    "server.max.startup.time.ms",
-    "share.*",
-    "shutdown.*",
-    "socket.connection.setup.timeout.*",
-    "socket.listen.backlog.size",
-    "socket.receive.buffer.bytes",
-    "socket.send.buffer.bytes",
-    "ssl.*",
-    "audit.topic",
-    "telemetry.*",
-    "transaction.*",
-    "transactional.id.expiration.ms",
-    "ui.enable",
-    "ui.read.only",
-    "unclean.leader.election.interval.ms",
-    "unstable.*",
-];
-
-/// Keys that would change what an operator relies on, with what to do instead. `*` ends a family.
-pub const DANGEROUS: &[(&str, &str)] = &[
-    ("zookeeper.*", "there is no ZooKeeper here: name the voters in controller.quorum.voters and remove this key"),
-    (
-        "authorizer.class.name",
-        "access rules are not served yet, so everybody would be let in: remove it and keep the listeners in a trusted network",
-    ),
-    (
-        "super.users",
-        "access rules are not served yet, so everybody would be let in: remove it and keep the listeners in a trusted network",
-    ),
-    ("allow.everyone.if.no.acl.found", "access rules are not served yet, so everybody would be let in: remove it"),
-    (
-        "remote.log.*",
-        "tiered storage is not served: data that lies only in the remote store would be missing; remove the remote.* keys",
-    ),
-    (
-        "security.inter.broker.protocol",
-        "set inter.broker.listener.name and listener.security.protocol.map instead; only PLAINTEXT is served",
-    ),
-    ("password.encoder.*", "encrypted settings in ZooKeeper do not exist here: remove it"),
-];
 
 /// The served key of this name or alias.
 pub fn served(name: &str) -> Option<&'static Key> {
