@@ -247,6 +247,12 @@ async fn configurations_change_over_http_as_rest_v3_has_it() {
     let (status, _, told) =
         call(&cluster, "PUT", key, &[("if-match", &tag)], Some(json!({ "value": "3000000" }))).await;
     assert_eq!((status, &told["error_code"]), (409, &json!(40911)), "{told}");
+    let several = json!({ "data": [{ "name": "retention.ms", "value": "3000000" }] });
+    for (path, refused) in [("t", (409, 40911)), ("-", (422, 42206))] {
+        let path = format!("/topics/{path}/configs:alter");
+        let (status, _, told) = call(&cluster, "POST", &path, &[("if-match", &tag)], Some(several.clone())).await;
+        assert_eq!((status, told["error_code"].as_u64()), (refused.0, Some(refused.1)), "{path}: {told}");
+    }
     assert_eq!(call(&cluster, "GET", key, &[], None).await.2["value"], "2000000");
     assert_eq!(call(&cluster, "DELETE", key, &[], None).await.0, 204);
     assert_eq!(call(&cluster, "DELETE", key, &[], None).await.0, 204, "safe to repeat");

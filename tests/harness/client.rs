@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use highwater_wire::api::ApiKey;
@@ -46,6 +46,9 @@ use tokio::net::TcpStream;
 
 /// How long an answer may take before the test gives up on it.
 pub const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Between two looks at an end that may not be told yet.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -217,13 +220,26 @@ impl Client {
         only(answer.topics.into_iter().flat_map(|topic| topic.partitions))
     }
 
-    /// All records of a partition below its high watermark, from the log start on.
-    pub async fn read_all(&mut self, topic: &str, partition: i32) -> io::Result<Vec<Record>> {
-        let start = self.list_offset(topic, partition, EARLIEST).await?;
-        if start.error_code != 0 {
-            return Err(invalid(format!("ListOffsets for {topic}-{partition}: error {}", start.error_code)));
+    /// The first offset, or the high watermark once the leader may tell it.
+    ///
+    /// A leader that has just been elected may be behind what its predecessor acknowledged, and says so
+    /// (`OFFSET_NOT_AVAILABLE`) until its followers have fetched; whoever reads before that reads less.
+    async fn edge(&mut self, topic: &str, partition: i32, which: i64) -> io::Result<i64> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let told = self.list_offset(topic, partition, which).await?;
+            match ErrorCode::from_code(told.error_code) {
+                ErrorCode::None => return Ok(told.offset),
+                ErrorCode::OffsetNotAvailable if Instant::now() < until => tokio::time::sleep(PAUSE).await,
+                error => return Err(invalid(format!("ListOffsets for {topic}-{partition}: {error:?}"))),
+            }
         }
-        let mut next = start.offset;
+    }
+
+    /// All records of a partition that were ever acknowledged, from the log start to the high watermark.
+    pub async fn read_all(&mut self, topic: &str, partition: i32) -> io::Result<Vec<Record>> {
+        self.edge(topic, partition, LATEST).await?;
+        let mut next = self.edge(topic, partition, EARLIEST).await?;
         let mut records: Vec<Record> = Vec::new();
         loop {
             let fetched = self.fetch(topic, partition, next, Duration::ZERO).await?;

@@ -166,6 +166,8 @@ fn outcome(producer: &ThreadedProducer<Acks>, sent: u64) -> Outcome {
 }
 
 /// Reads every partition of a topic from its beginning to its present end: per partition the (offset, number) list.
+///
+/// A leader that has just been elected shows less than was acknowledged until it may tell its end, so that is asked first.
 pub fn read_all(bootstrap: &str, topic: &str, partitions: i32) -> BTreeMap<i32, Vec<(i64, u64)>> {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", bootstrap)
@@ -179,10 +181,15 @@ pub fn read_all(bootstrap: &str, topic: &str, partitions: i32) -> BTreeMap<i32, 
     for partition in 0..partitions {
         list.add_partition_offset(topic, partition, Offset::Beginning).expect("a partition");
     }
+    let until = Instant::now() + Duration::from_secs(120);
+    for partition in 0..partitions {
+        while let Err(error) = consumer.fetch_watermarks(topic, partition, Duration::from_secs(10)) {
+            assert!(Instant::now() < until, "the end of {topic}-{partition} is not told: {error}");
+        }
+    }
     consumer.assign(&list).expect("assigned");
     let mut read: BTreeMap<i32, Vec<(i64, u64)>> = (0..partitions).map(|p| (p, Vec::new())).collect();
     let mut ended = BTreeSet::new();
-    let until = Instant::now() + Duration::from_secs(120);
     while ended.len() < read.len() {
         assert!(Instant::now() < until, "reading {topic} did not end; ended: {ended:?}");
         match consumer.poll(Duration::from_millis(500)) {

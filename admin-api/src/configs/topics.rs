@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use futures::StreamExt as _;
 use highwater_quorum::controller::ConfigResource;
@@ -54,6 +54,7 @@ pub fn routes() -> Vec<Route> {
             50003,
             "of all topics, those in details.failed were not changed, or not known to be: repeat it",
         )])
+        .fails(change::FAILURES)
         .takes::<AlterBody>(change::example("retention.ms", "86400000"))
         .or_takes(
             "A dry run that takes a key back",
@@ -165,7 +166,7 @@ async fn set(
 
 /// `POST /topics/{t|-}/configs:alter`: each topic as a whole. Of all topics none is changed when one would be refused; then
 /// they are changed one by one, and what fails on the way (no leader, no time) is told topic by topic. To repeat the call
-/// is harmless.
+/// is harmless. `If-Match` guards the change of one topic.
 async fn alter(
     State(admin): State<AdminState>,
     Path((cluster, topic)): Path<(String, String)>,
@@ -178,8 +179,13 @@ async fn alter(
     let (operations, timeout) = (body.operations()?, read.params.timeout(WRITE_TIMEOUT)?);
     if topic != "-" {
         let topic = read.image.topic_named(&topic).ok_or_else(|| ApiError::unknown_topic(&topic))?;
-        let change = change::of(ConfigResource::Topic(topic.id), operations);
+        let mut change = change::of(ConfigResource::Topic(topic.id), operations);
+        change.expected = expected(&headers, &topic.config.given)?;
         return change::make(&admin, read, change, body.validate_only, timeout).await;
+    }
+    if headers.contains_key(header::IF_MATCH) {
+        let text = "If-Match guards the configuration of one topic, and this changes all of them: name the topic";
+        return Err(ApiError::invalid_payload(text));
     }
     let begun = Instant::now();
     let image = admin.quorum.linearizable(timeout).await?;

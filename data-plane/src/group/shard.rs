@@ -47,6 +47,15 @@ impl Writes {
         out.writes.push(Write { id, records });
         id
     }
+
+    /// Topics and partitions that a group committed, or took back, and that may not be in the log yet.
+    fn positions_of(&self, id: &str) -> BTreeSet<(&str, i32)> {
+        let of_group = self.pending.values().filter_map(|pending| match pending {
+            Pending::Offsets { group, offsets, .. } if group == id => Some(offsets),
+            _ => None,
+        });
+        of_group.flatten().map(|(topic, partition, _)| (topic.as_str(), *partition)).collect()
+    }
 }
 
 /// One position of an OffsetCommit.
@@ -305,7 +314,10 @@ impl Shard {
     /// Takes back all that a group wrote.
     fn forget(&mut self, id: &str, token: Option<Token>, out: &mut Out) {
         let Some(group) = self.groups.get(id) else { return };
-        let offsets = group.offsets.iter().map(|(topic, partition, _)| offsets::record(id, topic, partition, None));
+        // What is on its way lies in the log before this.
+        let mut positions = self.writes.positions_of(id);
+        positions.extend(group.offsets.iter().map(|(topic, partition, _)| (topic, partition)));
+        let offsets = positions.into_iter().map(|(topic, partition)| offsets::record(id, topic, partition, None));
         let records: Vec<_> = offsets.chain(group.tombstone()).collect();
         if records.is_empty() {
             self.groups.remove(id);
@@ -333,10 +345,13 @@ impl Shard {
         match pending {
             Pending::Nothing => {}
             Pending::Offsets { group, offsets, token } => {
-                if in_log && let Some(group) = self.groups.get_mut(&group) {
+                if in_log {
+                    // It may have been deleted meanwhile; this came behind that.
+                    let new = || ClassicGroup::new(group.clone(), now);
+                    let known = self.groups.entry(group.clone()).or_insert_with(new);
                     offsets
                         .into_iter()
-                        .for_each(|(topic, partition, value)| group.offsets.apply(topic, partition, value));
+                        .for_each(|(topic, partition, value)| known.offsets.apply(topic, partition, value));
                 }
                 tell(token);
                 self.drop_if_never_used(&group);
@@ -389,18 +404,14 @@ impl Shard {
                 if group.protocol_type().is_some() { group.state_since() } else { highwater_wire::Timestamp(0) }
             });
             let subscribed = if empty_since.is_none() { group.subscribed() } else { None };
-            let expired =
+            let mut expired =
                 group.offsets.expired(now.wall, self.limits.offsets_retention, empty_since, subscribed.as_ref());
             let all = expired.len() == group.offsets.iter().count();
-            if all && group.is_deserted() {
-                if !self
-                    .writes
-                    .pending
-                    .values()
-                    .any(|pending| matches!(pending, Pending::Offsets { group, .. } if *group == id))
-                {
-                    self.forget(&id, None, out);
-                }
+            // A position that is on its way is young, however old the one is that is known.
+            let on_their_way = self.writes.positions_of(&id);
+            expired.retain(|(topic, partition)| !on_their_way.contains(&(topic.as_str(), *partition)));
+            if all && group.is_deserted() && on_their_way.is_empty() {
+                self.forget(&id, None, out);
             } else if !expired.is_empty() {
                 let gone = expired.into_iter().map(|(topic, partition)| (topic, partition, None)).collect();
                 self.store(&id, gone, None, out);

@@ -93,3 +93,53 @@ fn old_positions_of_an_empty_group_expire_and_the_group_with_them() {
     desk.do_it(|shard, _, now, out| shard.expire(now, out));
     assert!(desk.shard.group("g").is_none() && desk.next_coordinator().group("g").is_none());
 }
+
+/// Commits, deletions and expiry overtake each other's answers in every order: what is known in the end is what the log says,
+/// and a commit that was acknowledged is gone only if something was asked for after it.
+#[test]
+fn what_is_known_is_what_the_log_says_whatever_was_on_its_way() {
+    const DEEDS: usize = 5;
+    for story in 0..DEEDS.pow(6) {
+        let mut desk = Desk::with(Limits { offsets_retention: Millis(100), ..Limits::default() });
+        desk.held = Some(Vec::new());
+        let (mut last, mut wanted) = (0, None);
+        let deeds: Vec<usize> = (0..6).map(|place| story / DEEDS.pow(place) % DEEDS).collect();
+        for deed in &deeds {
+            match deed {
+                0 => {
+                    last += 1;
+                    desk.commit_offset("", -1, last);
+                    wanted = Some(last);
+                }
+                1 => {
+                    let (asked, _) = desk.do_it(|shard, token, _, out| shard.delete(token, "g", out));
+                    wanted = wanted.filter(|_| asked.is_err());
+                }
+                2 => {
+                    let named = [("t".to_owned(), 0)];
+                    let known = desk.offset().is_some();
+                    let (asked, _) = desk.do_it(|shard, token, _, out| shard.delete_offsets(token, "g", &named, out));
+                    wanted = wanted.filter(|_| asked.is_err() || !known);
+                }
+                3 => {
+                    desk.now = desk.now + Millis(60);
+                    desk.do_it(|shard, _, now, out| shard.expire(now, out));
+                }
+                _ if desk.held.as_ref().is_some_and(|held| !held.is_empty()) => desk.release(Written::Committed),
+                _ => {}
+            }
+        }
+        let young = deeds
+            .iter()
+            .rposition(|deed| *deed == 0)
+            .is_some_and(|at| deeds[at..].iter().filter(|deed| **deed == 3).count() < 2);
+        while desk.held.as_ref().is_some_and(|held| !held.is_empty()) {
+            desk.release(Written::Committed);
+        }
+        let in_log = desk.next_coordinator().group("g").and_then(|group| Some(group.offsets.get("t", 0)?.offset));
+        assert_eq!(desk.offset(), in_log, "{deeds:?}");
+        if young {
+            assert_eq!(in_log, wanted, "{deeds:?}");
+        }
+    }
+}
