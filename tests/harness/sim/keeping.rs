@@ -101,9 +101,7 @@ impl Book {
                 let mirror = &partition.replicas[&look.broker].mirror;
                 // Where it was empty, whatever lay below was deleted, of this line or of a former one.
                 let emptied = look.start >= mirror.end();
-                let moved = new.first().map(|first| first.0).filter(|base| {
-                    mirror.batches.is_empty() && *base != mirror.origin || emptied && !mirror.batches.is_empty()
-                });
+                let moved = new.first().map(|first| first.0).filter(|_| mirror.batches.is_empty() || emptied);
                 let known = moved.and_then(|base| partition.known_chain(base, look.leader_epoch));
                 let chain = known.or_else(|| mirror.chain_at(moved?)).unwrap_or(0);
                 let mirror = &mut partition.replicas.get_mut(&look.broker).expect("looked up above").mirror;
@@ -141,8 +139,13 @@ impl Book {
         }
         let epochs_seen = look.epochs.len();
         // S7, S10 and T3 look at the book as it was before this event told of anything new.
-        // One that took an old epoch, late, commits nothing any more.
-        let current = partition.quorum.as_ref().is_none_or(|state| state.leader_epoch.0 <= look.leader_epoch);
+        // One that took an old epoch, late, commits nothing any more; but for the last of an unclean election that is still to lead
+        // next: what it commits until it hears that it has stopped stays (seeds 27189, 28546).
+        let current = partition.quorum.as_ref().is_none_or(|state| {
+            let to_lead_next = state.leader.is_none() && state.elr == [look.broker];
+            state.leader_epoch.0 <= look.leader_epoch
+                || to_lead_next && partition.lines.unclean_epochs.contains(&look.leader_epoch)
+        });
         if took_over && current {
             self.begin_line(look, counts);
             leader_completeness::took_over(look, self.partition(at))?;
