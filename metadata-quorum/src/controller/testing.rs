@@ -122,6 +122,7 @@ impl Quorum {
         }
         self.image.version = ImageVersion(index);
         self.image.check_invariants();
+        self.image.check_configs();
         check_epochs(&before, &self.image);
         decided.map(|decision| decision.answer)
     }

@@ -138,4 +138,15 @@ impl MetadataImage {
         assert_eq!(self.history_weight, weight, "weight of the history");
         assert!(self.next_producer_id >= 0, "producer ids ran over: {}", self.next_producer_id);
     }
+
+    /// Panics where a topic works with another configuration than what is set on it and around it. Takes time for each topic.
+    pub fn check_configs(&self) {
+        let cluster = self.topic_defaults();
+        for topic in self.topics.values() {
+            // One whose keys are no longer allowed stays as it is.
+            if let Ok(config) = topic.config_of(&topic.config.given, &cluster) {
+                assert_eq!(*topic.config, config, "R187: the configuration in force of topic {:?}", topic.name);
+            }
+        }
+    }
 }

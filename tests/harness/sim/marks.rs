@@ -6,7 +6,7 @@
 /// How often at least a run of [`CI_SEEDS`] must come to each state.
 pub const LEAST: u64 = 100;
 /// The seeds of a run that is held to that, from 0 on.
-pub const CI_SEEDS: u64 = 3_000;
+pub const CI_SEEDS: u64 = 4_000;
 
 macro_rules! marks {
     ($($(#[doc = $doc:literal])* $mark:ident => $name:literal,)*) => {

@@ -103,6 +103,7 @@ impl Quorum {
         image.apply_all(&decision.changes);
         image.version = ImageVersion(self.index);
         image.check_invariants();
+        image.check_configs();
         self.image = Arc::new(image);
         let mut touched = BTreeSet::new();
         for change in &decision.changes {

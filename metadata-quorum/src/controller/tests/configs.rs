@@ -151,6 +151,16 @@ fn a_default_of_all_brokers_is_in_force_where_a_topic_does_not_set_the_key_itsel
 }
 
 #[test]
+fn a_topic_that_sets_one_of_two_changed_defaults_takes_the_other() {
+    let mut quorum = Quorum::new(3);
+    quorum.create(1, &[1, 2, 3], &[("retention.ms", "1000")]).unwrap();
+    let both = [("log.retention.ms", set("5000")), ("min.insync.replicas", set("2"))];
+    alter(&mut quorum, ConfigResource::Brokers, &both).unwrap();
+    let now = config(&quorum, 1);
+    assert_eq!((now.retention_ms, now.min_isr), (Some(1_000), 2));
+}
+
+#[test]
 fn what_is_set_on_one_broker_goes_before_what_is_set_on_all() {
     let mut quorum = Quorum::new(2);
     let (all, one) = (ConfigResource::Brokers, ConfigResource::Broker(BrokerId(2)));

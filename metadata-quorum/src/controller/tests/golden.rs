@@ -59,6 +59,7 @@ fn replay(entries: &[(u64, u16, Command)]) -> (u64, u64, usize) {
         }
         image.version = ImageVersion(*index);
         image.check_invariants();
+        image.check_configs();
         all ^= state_hash(&image).rotate_left((*index % 64) as u32);
     }
     (state_hash(&image), all, refused)
