@@ -40,6 +40,20 @@ async fn delete_topic(cluster: &Cluster, name: &str) {
 async fn every_example_of_the_document_is_answered_as_the_document_says() {
     let cluster = Cluster::start(3, &[]).await;
     cluster.create_topic("orders", 3, 3, &[]).await;
+    for group in ["billing", "retired"] {
+        cluster
+            .wait_for(&format!("group {group} has a position"), async || {
+                for id in 1..=3 {
+                    let mut client = cluster.client(id).await;
+                    client.find_coordinator(group).await.ok()?;
+                    if client.commit_offset(group, "orders", 0, 0).await.ok()? == 0 {
+                        return Some(());
+                    }
+                }
+                None
+            })
+            .await;
+    }
     openapi::replay(&cluster).await;
     cluster.end().await;
 }

@@ -73,6 +73,11 @@ impl ApiError {
             .because(ErrorCode::UnknownTopicOrPartition)
     }
 
+    /// 404/40405
+    pub fn unknown_group(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, 40405, message).because(ErrorCode::GroupIdNotFound)
+    }
+
     /// 404/40403
     pub fn unknown_partition(name: &str, partition: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, 40403, format!("topic {name} has no partition {partition}"))

@@ -30,6 +30,7 @@ mod configs;
 mod elections;
 mod error;
 mod events;
+mod groups;
 mod health;
 mod live;
 mod log_dirs;

@@ -16,6 +16,8 @@ use highwater_quorum::{NodeSettings, QuorumClient, QuorumStatus};
 use highwater_wire::{BrokerId, ErrorCode, TopicPartition};
 use serde::{Deserialize, Serialize};
 
+use crate::groups;
+use crate::groups::live::{GroupAnswer, GroupCall};
 use crate::live::{LiveReplica, LocalReplicas};
 use crate::log_dirs::LiveLogDir;
 use crate::loggers::{self, LevelChange, LiveLogger};
@@ -24,6 +26,8 @@ use crate::loggers::{self, LevelChange, LiveLogger};
 const BATCH: usize = 2_000;
 /// How much longer than its time-out a deletion's answer may take.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
+/// How long a coordinator may take to store a change.
+const GROUP_CHANGE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Asked {
@@ -40,6 +44,7 @@ pub fn replica_router(replicas: LocalReplicas) -> Router {
         .route("/admin/delete-records", post(delete_records_here))
         .route("/admin/log-dirs", get(log_dirs_here))
         .route("/admin/node", get(node_here))
+        .route("/admin/groups", post(groups_here))
         .with_state(replicas)
 }
 
@@ -119,6 +124,10 @@ impl NodeReport {
             proposals: view.all().into_iter().filter_map(|(at, status)| pending(at, status)).collect(),
         }
     }
+}
+
+async fn groups_here(State(replicas): State<LocalReplicas>, Json(call): Json<GroupCall>) -> Json<GroupAnswer> {
+    Json(groups::live::here(&replicas, call).await)
 }
 
 async fn node_here(State(replicas): State<LocalReplicas>) -> Json<NodeReport> {
@@ -229,6 +238,21 @@ impl Peers {
         let url = format!("{}/admin/delete-records", quorum.controller_url(leader)?);
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let call = self.http.post(url).timeout(timeout + ANSWER_GRACE).json(&Deletion { at, before, timeout_ms });
+        call.send().await.ok()?.error_for_status().ok()?.json().await.ok()
+    }
+
+    /// What the coordinators of a broker say; `None` when it did not answer in `budget`.
+    pub async fn groups(
+        &self,
+        quorum: &QuorumClient,
+        broker: BrokerId,
+        asked: GroupCall,
+        budget: Duration,
+    ) -> Option<GroupAnswer> {
+        let url = format!("{}/admin/groups", quorum.controller_url(broker)?);
+        // A change waits for the replicas of the groups' log.
+        let budget = if matches!(asked, GroupCall::Tell(_)) { budget } else { budget + GROUP_CHANGE };
+        let call = self.http.post(url).timeout(budget).json(&asked);
         call.send().await.ok()?.error_for_status().ok()?.json().await.ok()
     }
 

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::query::{ALWAYS, LIST};
 use crate::{
-    AdminState, brokers, clusters, configs, elections, events, health, log_dirs, loggers, metrics, openapi, partitions,
-    quorum, recovery, restart, topics,
+    AdminState, brokers, clusters, configs, elections, events, groups, health, log_dirs, loggers, metrics, openapi,
+    partitions, quorum, recovery, restart, topics,
 };
 
 /// Where everything about a cluster lies.
@@ -26,6 +26,7 @@ pub fn all() -> Vec<Route> {
         configs::routes(),
         partitions::routes(),
         elections::routes(),
+        groups::routes(),
         brokers::routes(),
         log_dirs::routes(),
         loggers::routes(),

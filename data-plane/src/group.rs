@@ -15,6 +15,7 @@ pub mod loading;
 pub mod member;
 pub mod offsets;
 pub mod shard;
+pub mod status;
 
 pub use classic::{ClassicGroup, State};
 pub use loading::Loading;

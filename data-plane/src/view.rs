@@ -6,11 +6,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use highwater_quorum::ImageVersion;
+use highwater_wire::group_records::OffsetValue;
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, Offset, Timestamp, TopicId, TopicPartition};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
+use crate::coordinator::Promise;
 use crate::error::DataPlaneError;
+use crate::group::shard::Commit;
+use crate::group::status::GroupStatus;
+use crate::group::{Answer, ClassicGroup, Out, Shard, Speaker};
 use crate::handlers::context::Context;
 use crate::handlers::delete_records::{self, Refused};
 use crate::handlers::describe_log_dirs::{self, LogDirStatus, Space};
@@ -19,6 +24,9 @@ use crate::partitions::traffic::TopicCounts;
 use crate::partitions::{Partitions, Request};
 use crate::replica::message::{Isolation, ListOffsets, OffsetSpec, OffsetsCaller, ReplicaReply};
 use crate::replica::status::ReplicaStatus;
+
+/// How long a change of a group may take.
+const GROUP_WRITE: Duration = Duration::from_secs(5);
 
 /// How far the start (or stop) of this broker is. The order is the order of R28.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -187,6 +195,70 @@ impl ReplicaView {
         result.map(|low_watermark| low_watermark.0)
     }
 
+    /// The groups that this broker coordinates, in the order of their ids; `name`: that one alone.
+    ///
+    /// # Errors
+    /// 14: it does not know them all yet. 16: it has stopped, or another one coordinates that group.
+    pub fn groups(&self, name: Option<&str>) -> Result<Vec<GroupStatus>, ErrorCode> {
+        let context = self.context.upgrade().ok_or(ErrorCode::NotCoordinator)?;
+        match name {
+            Some(name) => {
+                let told = |shard: &mut Shard, _, _: &mut Out| shard.group(name).map(ClassicGroup::status);
+                Ok(context.coordinators.tell(&context.image(), name, told)?.into_iter().collect())
+            }
+            None => {
+                let told = context.coordinators.tell_all(|shard| shard.groups().map(ClassicGroup::status).collect())?;
+                let mut all: Vec<GroupStatus> = told.into_iter().flat_map(|some: Vec<GroupStatus>| some).collect();
+                all.sort_by(|a, b| a.id.cmp(&b.id));
+                Ok(all)
+            }
+        }
+    }
+
+    /// Deletes a group that nobody is in, with its positions.
+    ///
+    /// # Errors
+    /// 68: somebody is in it. 69: there is none. 7, 14, 15, 16: ask again.
+    pub async fn delete_group(&self, name: &str) -> Result<(), ErrorCode> {
+        let context = self.context.upgrade().ok_or(ErrorCode::NotCoordinator)?;
+        let asked =
+            context.coordinators.ask(&context.image(), name, |shard, token, _, out| shard.delete(token, name, out));
+        let (asked, promise) = asked?;
+        asked?;
+        stored(promise).await
+    }
+
+    /// Moves the positions of a group that nobody is in.
+    ///
+    /// # Errors
+    /// 68: somebody is in it. 69: there is none. 7, 14, 15, 16: ask again.
+    pub async fn reset_offsets(&self, name: &str, positions: &[(String, i32, i64)]) -> Result<(), ErrorCode> {
+        let context = self.context.upgrade().ok_or(ErrorCode::NotCoordinator)?;
+        let nobody = Speaker { member_id: String::new(), instance: None, generation: -1 };
+        let asked = context.coordinators.ask(&context.image(), name, |shard, token, now, out| {
+            let group = shard.group(name).ok_or(ErrorCode::GroupIdNotFound)?;
+            if !group.is_deserted() {
+                return Err(ErrorCode::NonEmptyGroup);
+            }
+            let commit = |(topic, partition, offset): &(String, i32, i64)| Commit {
+                topic: topic.clone(),
+                partition: *partition,
+                value: OffsetValue {
+                    offset: *offset,
+                    leader_epoch: -1,
+                    metadata: String::new(),
+                    committed_at: now.wall,
+                    expires_at: None,
+                },
+            };
+            shard.commit(token, name, &nobody, positions.iter().map(commit).collect(), now, out);
+            Ok(())
+        });
+        let (asked, promise) = asked?;
+        asked?;
+        stored(promise).await
+    }
+
     /// The log directories of this broker; `None` after it has stopped.
     pub async fn log_dirs(&self) -> Option<Vec<LogDirStatus>> {
         let partitions = self.partitions.upgrade()?;
@@ -213,6 +285,14 @@ impl ReplicaView {
             Some(ReplicaReply::Refused(refusal)) => Err(refusal.code()),
             Some(_) | None => Err(ErrorCode::NotLeaderOrFollower),
         }
+    }
+}
+
+/// What came of something that the log of a group was to take.
+async fn stored(promise: Promise) -> Result<(), ErrorCode> {
+    match promise.within(GROUP_WRITE).await? {
+        Answer::Stored(stored) => stored,
+        Answer::Joined(_) | Answer::Synced(_) => Err(ErrorCode::UnknownServerError),
     }
 }
 

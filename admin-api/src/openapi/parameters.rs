@@ -64,6 +64,7 @@ const PATH: &[Parameter] = &[
     text("partition_id", "0", "Number of a partition; `-`, where lists are answered: all partitions."),
     whole("broker_id", "1", "`node.id` of a broker; `-`, where a restart is checked: the next one that is safe."),
     whole("node_id", "1", "`node.id` of a voter."),
+    text("consumer_group_id", "billing", "A consumer group."),
     text("name", "retention.ms", "A configuration key."),
     text(
         "logger_name",

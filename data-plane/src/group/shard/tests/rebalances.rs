@@ -91,6 +91,25 @@ fn a_silent_member_is_taken_out_when_its_session_ends() {
     assert_eq!(desk.state(), Some(State::Empty), "nobody is left");
 }
 
+/// A request that waits keeps its member alive, and ends with a new session for it.
+#[test]
+fn who_is_sent_back_from_waiting_has_a_whole_session_to_join() {
+    let mut desk = Desk::new();
+    let (a, b) = (desk.join(member("a")), desk.join(member("b")));
+    desk.pass(6_000);
+    let leader = desk.joined(a).leader;
+    desk.joined(b);
+    let other = if leader == "a" { "b" } else { "a" };
+    let waiting = desk.sync(other, 1, &[]);
+    // The leader dies before it assigns anything.
+    desk.pass(10_000);
+    assert_eq!(desk.synced(waiting).error, ErrorCode::RebalanceInProgress);
+    desk.pass(9_000);
+    let rejoined = desk.join(again(other));
+    desk.pass(60_000);
+    assert_eq!(desk.joined(rejoined).error, ErrorCode::None, "it was not taken out meanwhile");
+}
+
 #[test]
 fn a_member_that_leaves_is_gone_at_once() {
     let mut desk = Desk::stable();
