@@ -42,9 +42,11 @@ use crate::suspects::Suspects;
 
 mod following;
 mod leader_offsets;
+mod questions;
 
 use following::Following;
 use leader_offsets::ask_leader;
+use questions::Questions;
 
 /// Topic ids and broker epochs; the newest that needs nothing we do not send.
 const FETCH_VERSION: i16 = 17;
@@ -126,8 +128,6 @@ fn shard_of(at: TopicPartition, shards: u32) -> u32 {
 struct Flight {
     deadline: Instant,
     correlation_id: i32,
-    /// What it asked, where a later request has asked something else since.
-    replaced: BTreeMap<TopicPartition, FetchPoint>,
 }
 
 struct Fetcher {
@@ -135,8 +135,7 @@ struct Fetcher {
     leader: BrokerId,
     following: Following,
     session: ClientSession,
-    /// What the session's server knows us to ask, as of the last request sent.
-    sent: BTreeMap<TopicPartition, FetchPoint>,
+    questions: Questions<TopicPartition, FetchPoint>,
     flights: VecDeque<Flight>,
     /// Who asks, or asked last, what the leader's log holds: one for each partition.
     asking: BTreeMap<TopicPartition, AbortHandle>,
@@ -165,7 +164,7 @@ impl Fetcher {
             leader,
             following: Following::new(pause_max),
             session: ClientSession::default(),
-            sent: BTreeMap::new(),
+            questions: Questions::default(),
             flights: VecDeque::new(),
             asking: BTreeMap::new(),
             connection: None,
@@ -304,17 +303,7 @@ impl Fetcher {
                 Some(Connection { stream, frames: FrameBuffer::new(FrameLimits::same(ANSWER_BYTES_MAX)) });
         }
         let changes = self.following.take_changes(now);
-        for at in changes.asked.keys().chain(&changes.dropped) {
-            if let Some(before) = self.sent.get(at)
-                && let Some(flight) = self.flights.back_mut()
-            {
-                flight.replaced.entry(*at).or_insert(*before);
-            }
-        }
-        for at in &changes.dropped {
-            self.sent.remove(at);
-        }
-        self.sent.extend(changes.asked.iter().map(|(at, point)| (*at, *point)));
+        self.questions.sent(&changes.asked, &changes.dropped);
         self.following.set_pause_max(longest_pause(&self.shared.live));
         let bytes_max = self.shared.live.fetch_partition_bytes_max();
         let asked = changes.asked.into_iter().map(|(at, point)| (at, asked(point, bytes_max)));
@@ -325,7 +314,7 @@ impl Fetcher {
         let frame = self.request(round, wait).encode(FETCH_VERSION, correlation_id, Some(&self.client_id));
         let frame = frame.map_err(io::Error::other)?;
         let deadline = Instant::now() + wait + GRACE;
-        self.flights.push_back(Flight { deadline, correlation_id, replaced: BTreeMap::new() });
+        self.flights.push_back(Flight { deadline, correlation_id });
         let connection = self.connection.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let frame = frame.to_bytes();
         tokio::time::timeout(GRACE, connection.stream.write_all(&frame))
@@ -382,7 +371,7 @@ impl Fetcher {
         let (id, response) = Response::decode(ApiKey::Fetch, FETCH_VERSION, frame, response_limits())
             .map_err(|fault| io::Error::new(io::ErrorKind::InvalidData, fault.to_string()))?;
         let flight = self.flights.pop_front().filter(|flight| flight.correlation_id == id);
-        let (Some(flight), Response::Fetch(response)) = (flight, response) else {
+        let (Some(_), Response::Fetch(response)) = (flight, response) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer to something that was not asked"));
         };
         if response.error.is_error() {
@@ -395,20 +384,20 @@ impl Fetcher {
             // No session there: everything is asked anew each time.
             self.following.ask_again();
         }
-        self.feed(response, &flight);
+        self.feed(response);
         Ok(())
     }
 
-    fn feed(&mut self, response: FetchResponse, flight: &Flight) {
+    fn feed(&mut self, response: FetchResponse) {
         let partitions = self.shared.partitions.clone();
         let now = partitions.clock.now();
         let mut deliveries = Deliveries::new();
+        let answered = self.questions.answered();
         let mut bytes = 0;
         for topic in response.topics {
             for fetched in topic.partitions {
                 let at = TopicPartition::new(topic.id, fetched.index);
-                let asked = flight.replaced.get(&at).or_else(|| self.sent.get(&at));
-                let Some(requested) = asked.copied() else { continue };
+                let Some(requested) = self.questions.of(&answered, &at) else { continue };
                 bytes += fetched.records.len() as u64;
                 let fetched =
                     ReplicaRequest::FetchedFromLeader(FetchedFromLeader { requested, answer: answer(fetched) });
@@ -453,7 +442,7 @@ impl Fetcher {
         self.connection = None;
         self.flights.clear();
         self.session.reset();
-        self.sent.clear();
+        self.questions.clear();
         self.following.ask_again();
     }
 

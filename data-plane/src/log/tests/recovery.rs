@@ -114,6 +114,19 @@ fn a_bad_batch_cuts_the_log_and_all_later_segments() {
     log.check_invariants();
 }
 
+/// As a loss of power leaves it: the end of a segment is missing, and the next one is there.
+#[test]
+fn a_batch_cut_short_before_other_segments_is_no_write_that_was_cut_short() {
+    let (disk, mut log) = new_log();
+    written(&mut log);
+    let first = disk.open(&segment_files(&log).remove(0)).unwrap();
+    first.set_len(first.len().unwrap() - 3).unwrap();
+    let (_log, report) = kill(&disk, log);
+    assert!(report.may_have_lost_records(), "{report:?}");
+    let cut = report.cut.unwrap();
+    assert!(!cut.incomplete_last_batch_only && cut.segments > 0, "{cut:?}");
+}
+
 #[test]
 fn zeros_at_the_end_are_no_incomplete_batch() {
     let (disk, mut log) = new_log();
