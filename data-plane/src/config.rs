@@ -145,6 +145,10 @@ pub struct LogConfig {
     pub offset_checkpoint_interval: Duration,
     /// `log.retention.check.interval.ms`
     pub retention_check_interval: Duration,
+    /// `log.cleaner.backoff.ms`
+    pub cleaner_backoff: Duration,
+    /// `log.cleaner.dedupe.buffer.size`
+    pub cleaner_buffer_bytes: usize,
     /// `producer.id.expiration.ms`
     pub producer_id_expiration: Duration,
 }
@@ -156,6 +160,8 @@ impl Default for LogConfig {
             watermark_checkpoint_interval: Duration::from_millis(5_000),
             offset_checkpoint_interval: Duration::from_millis(60_000),
             retention_check_interval: Duration::from_millis(300_000),
+            cleaner_backoff: Duration::from_millis(15_000),
+            cleaner_buffer_bytes: 128 << 20,
             producer_id_expiration: Duration::from_millis(86_400_000),
         }
     }

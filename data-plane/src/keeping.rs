@@ -92,6 +92,7 @@ fn checkpoints(partitions: &Arc<Partitions>) -> Vec<(LogName, crate::replica::me
 
 fn checkpoint_offsets(partitions: &Arc<Partitions>) -> io::Result<()> {
     partitions.dir().checkpoint_recovery_points()?;
+    partitions.dir().checkpoint_cleaned()?;
     partitions.dir().checkpoint_found_starts(|| {
         let starts = checkpoints(partitions).into_iter().map(|(name, checkpoint)| (name, checkpoint.log_start));
         starts.filter(|(_, start)| *start > Offset::ZERO).collect()

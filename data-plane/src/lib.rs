@@ -4,6 +4,7 @@
 //! only where its answer goes. `reconcile`, `fetcher` and `isr_reporter` talk to `partitions` and the quorum's client;
 //! `lifecycle` starts and stops them all.
 
+pub mod cleaner;
 pub mod config;
 pub mod coordinator;
 pub mod disk;
@@ -210,6 +211,7 @@ impl DataPlane {
             runtime.spawn(coordinators.clone().run(quorum.watch())),
             runtime.spawn(coordinators.run_ticker()),
             runtime.spawn(keeping::run(partitions.clone(), live.log())),
+            runtime.spawn(cleaner::run(partitions.clone(), live.log())),
             runtime.spawn(isr_reporter::run(proposals, partitions.clone(), quorum, identity.clone())),
             runtime.spawn(fetcher::run(fetchers, wishes)),
             runtime.spawn(async move {

@@ -3,7 +3,7 @@
 //! A `Log` belongs to one owner, behind its lock. What may take long – reading, syncing, erasing – leaves as a value
 //! ([`ReadPlan`], [`SyncJob`], paths to erase) that is carried out elsewhere. It knows nothing of leaders, watermarks or
 //! replicas. `log/log_dir.rs` holds what a directory of logs shares; `log/segment.rs`, `log/index.rs` the files;
-//! `log/append.rs`, `log/truncate.rs` the two ways to change it; `log/recovery.rs` the way back after a stop of any kind.
+//! `log/append.rs`, `log/truncate.rs`, `log/clean.rs` the ways to change it; `log/recovery.rs` the way back after a stop of any kind.
 //! Names and formats are Kafka's (D31).
 
 use std::collections::BTreeSet;
@@ -20,6 +20,8 @@ use crate::log_view::{EpochHistory, LogView};
 
 mod append;
 pub mod checkpoint;
+pub mod clean;
+pub mod compaction;
 pub mod error;
 mod flush;
 pub mod index;
@@ -93,6 +95,11 @@ pub struct Log<D: Disk> {
     snapshots: BTreeSet<Offset>,
     prepared: Option<D::File>,
     job_out: bool,
+
+    /// Below it a key stands once (R275).
+    cleaned_to: Offset,
+    /// The segment that several were merged into and that does not bear its name yet.
+    swapping: Option<clean::Swap>,
 
     failure: Option<String>,
 }

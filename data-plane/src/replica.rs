@@ -131,6 +131,7 @@ impl<D: Disk> Replica<D> {
             | ReplicaRequest::StartSaved(_)
             | ReplicaRequest::StorageFailed(_)
             | ReplicaRequest::Retain
+            | ReplicaRequest::CleanedUp(_)
             | ReplicaRequest::Drain
             | ReplicaRequest::Stop => ReplicaReply::Done,
             ReplicaRequest::Become(_) => ReplicaReply::Became(Became::Ignored),
@@ -143,6 +144,10 @@ impl<D: Disk> Replica<D> {
             | ReplicaRequest::EpochEnd(_)
             | ReplicaRequest::Producers
             | ReplicaRequest::DeleteRecords(_)
+            | ReplicaRequest::CleaningDue
+            | ReplicaRequest::Clean { .. }
+            | ReplicaRequest::InstallCleaned(_)
+            | ReplicaRequest::GoOnSwapping
             | ReplicaRequest::Checkpoint => ReplicaReply::Refused(refusal),
         }
     }
@@ -191,6 +196,19 @@ impl<D: Disk> Replica<D> {
             ReplicaRequest::StorageFailed(why) => return Err(StorageFailure(why.into())),
             ReplicaRequest::Retain => {
                 self.retain(now, out)?;
+                ReplicaReply::Done
+            }
+            ReplicaRequest::CleaningDue => {
+                ReplicaReply::CleaningDue(self.log.cleaning_due(self.replication.high_watermark(), now.wall))
+            }
+            ReplicaRequest::Clean { buffer_bytes } => {
+                let job = self.log.clean_job(self.replication.high_watermark(), now.wall, buffer_bytes);
+                ReplicaReply::CleanJob(job.map(Box::new))
+            }
+            ReplicaRequest::InstallCleaned(cleaned) => ReplicaReply::Installed(self.log.install(&cleaned)?, cleaned),
+            ReplicaRequest::GoOnSwapping => ReplicaReply::Swapping(self.log.go_on_swapping()?),
+            ReplicaRequest::CleanedUp(report) => {
+                self.log.cleaned(&report);
                 ReplicaReply::Done
             }
             ReplicaRequest::Checkpoint => ReplicaReply::Checkpoint(self.checkpoint()),

@@ -42,7 +42,8 @@ pub struct Decision {
 /// 3. Commands that operators give: partitions added, configurations changed, leaders chosen; each is refused under older
 ///    rules. An unclean election empties the ELR.
 /// 4. Where the logs of lost leaders began belongs to what they had reported: what was deleted is no loss (D12).
-pub const RULE_VERSION: u16 = 4;
+/// 5. `cleanup.policy` may be `compact` (R275).
+pub const RULE_VERSION: u16 = 5;
 
 /// Decides a command of rule version `rules` at raft index `index` against the state before it.
 ///

@@ -15,6 +15,7 @@ use highwater_wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use highwater_wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use highwater_wire::messages::list_offsets_response::ListOffsetsPartitionResponse;
 use highwater_wire::messages::metadata_request::MetadataRequestTopic;
+use highwater_wire::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use highwater_wire::messages::offset_for_leader_epoch_request::{OffsetForLeaderPartition, OffsetForLeaderTopic};
 use highwater_wire::messages::offset_for_leader_epoch_response::EpochEndOffset;
 use highwater_wire::messages::produce_response::PartitionProduceResponse;
@@ -255,10 +256,11 @@ impl Client {
                 for record in batch.records().map_err(invalid)? {
                     let record = record.map_err(invalid)?;
                     if record.offset.0 >= next {
-                        next = record.offset.0 + 1;
                         records.push(record);
                     }
                 }
+                // Compaction leaves batches without their last records, or without any.
+                next = batch.next_offset().0;
             }
         }
     }
@@ -297,6 +299,32 @@ impl Client {
             code if told.low_watermark == -1 => Ok(Err(ErrorCode::from_code(code))),
             code => Err(invalid(format!("error {code} beside low watermark {}", told.low_watermark))),
         }
+    }
+
+    /// Has the topic of the groups made, if it is not there; the error code (FindCoordinator, version 4).
+    pub async fn find_coordinator(&mut self, group: &str) -> io::Result<i16> {
+        let mut request = FindCoordinatorRequest::default();
+        request.coordinator_keys = vec![group.into()];
+        let answer = self.ask(4, request).await?;
+        only(answer.coordinators.into_iter()).map(|told| told.error_code)
+    }
+
+    /// Commits a position for a group that nobody is in (OffsetCommit, version 8); the error code.
+    pub async fn commit_offset(&mut self, group: &str, topic: &str, partition: i32, offset: i64) -> io::Result<i16> {
+        let mut row = OffsetCommitRequestPartition::default();
+        row.partition_index = partition;
+        row.committed_offset = offset;
+        row.committed_leader_epoch = -1;
+        row.committed_metadata = Some("".into());
+        let mut named = OffsetCommitRequestTopic::default();
+        named.name = topic.into();
+        named.partitions = vec![row];
+        let mut request = OffsetCommitRequest::default();
+        request.group_id = group.into();
+        request.generation_id_or_member_epoch = -1;
+        request.topics = vec![named];
+        let answer = self.ask(8, request).await?;
+        only(answer.topics.into_iter().flat_map(|topic| topic.partitions)).map(|told| told.error_code)
     }
 
     /// Where the records of an epoch end, as the leader knows it (version 4).

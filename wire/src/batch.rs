@@ -37,7 +37,7 @@ pub(crate) const MAX_TIMESTAMP_AT: usize = 35;
 const TIMESTAMP_TYPE_BIT: i16 = 1 << 3;
 const TRANSACTIONAL_BIT: i16 = 1 << 4;
 const CONTROL_BIT: i16 = 1 << 5;
-const DELETE_HORIZON_BIT: i16 = 1 << 6;
+pub(crate) const DELETE_HORIZON_BIT: i16 = 1 << 6;
 
 /// The 61 bytes before the records, as numbers. Nothing is checked but the magic and the length field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +94,12 @@ impl BatchHeader {
     /// Bytes of the whole batch, this header included: at least 61.
     pub const fn total_bytes(&self) -> usize {
         self.length as usize + LOG_OVERHEAD_BYTES
+    }
+
+    /// Whether its largest timestamp is that of a record: compaction leaves batches without records.
+    #[inline]
+    pub const fn has_times(&self) -> bool {
+        self.max_timestamp >= 0 && self.record_count > 0
     }
 
     /// The offset behind the last one this batch covers. Saturates; [`RecordBatch::check_counts`] refuses such batches.

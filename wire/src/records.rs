@@ -1,5 +1,6 @@
-//! Build batches and read the records in them: for tests and tools. The append path does neither.
+//! Build batches and read the records in them: for tests, tools and compaction. The append path does neither.
 
+pub mod thin;
 pub(crate) mod walk;
 
 use std::io::Read as _;

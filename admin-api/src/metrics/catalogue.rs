@@ -189,6 +189,25 @@ pub const ALL: &[Family] = &[
         &["from"],
         "Damaged batches: sent by a producer or a leader, or found on disk (each place once while it is the newest).",
     ),
+    recorded(
+        Kind::Counter,
+        "highwater_log_cleaner_bytes_total",
+        &[],
+        "Bytes of logs that compaction has gone through.",
+    ),
+    recorded(
+        Kind::Counter,
+        "highwater_log_cleaner_recovered_bytes_total",
+        &[],
+        "Bytes that it took out of them: older records of the same keys.",
+    ),
+    recorded(
+        Kind::Counter,
+        "highwater_log_cleaner_failures_total",
+        &[],
+        "Logs that could not be compacted: the disk was full or failed, or a batch is damaged (see the log of the node).",
+    ),
+    recorded(Kind::Histogram, "highwater_log_cleaner_seconds", &[], "For one log, from the first byte to the last."),
     // This API.
     recorded(Kind::Counter, "highwater_admin_requests_total", &["route", "code"], "Requests to the admin API."),
     recorded(Kind::Histogram, "highwater_admin_request_seconds", &["route"], "Until the head of the answer was ready."),

@@ -121,7 +121,7 @@ pub async fn delete(
 /// The first offset to keep.
 fn check(chosen: &Chosen<'_>, live: &LiveReplica, before: i64) -> Result<i64, ApiError> {
     let (name, number, end) = (&chosen.topic.name, chosen.partition, live.high_watermark);
-    if chosen.topic.config.compact {
+    if !chosen.topic.config.cleanup.delete {
         let why = format!("cleanup.policy of {name} is compact: records are deleted by key, not by offset");
         return Err(ApiError::refused(ErrorCode::PolicyViolation, why));
     }

@@ -165,7 +165,7 @@ fn refused_before(context: &Context, at: TopicPartition) -> Option<Refused> {
         let why = format!("{name} belongs to coordinators, which delete its records themselves");
         return Some(Refused::new(ErrorCode::InvalidTopicException, why));
     }
-    topic.config.compact.then(|| {
+    (!topic.config.cleanup.delete).then(|| {
         let why = format!("cleanup.policy of {name} is compact: records are deleted by key, not by offset");
         Refused::new(ErrorCode::PolicyViolation, why)
     })

@@ -98,14 +98,8 @@ async fn create(context: &Arc<Context>) {
     let defaults = &context.topics;
     let brokers = context.image().brokers.size();
     let wanted = usize::from(defaults.offsets_replication_factor.unsigned_abs());
-    // Nothing of it may go by age or size, whatever the cluster's defaults are. Compaction is not served yet; when it is,
-    // this topic is to have it.
-    let configs = [
-        ("cleanup.policy", "delete"),
-        ("retention.ms", "-1"),
-        ("retention.bytes", "-1"),
-        ("segment.bytes", "104857600"),
-    ];
+    // Nothing of it may go by age or size, whatever the cluster's defaults are (R284).
+    let configs = [("cleanup.policy", "compact"), ("compression.type", "producer"), ("segment.bytes", "104857600")];
     let spec = TopicSpec {
         name: OFFSETS_TOPIC.to_owned(),
         partitions: Some(defaults.offsets_partitions),

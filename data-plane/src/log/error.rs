@@ -72,7 +72,10 @@ pub enum OpenError {
     InconsistentTopicId { directory: PathBuf, stored: TopicId, expected: TopicId },
     #[error("{file} is of format version {version}, this build reads up to {known}: start the release that wrote it")]
     NewerFormat { file: PathBuf, version: i64, known: i64 },
-    #[error("{file} was left by a log compaction that Highwater cannot finish: start Kafka once on this directory")]
+    #[error(
+        "{file} was left by a compaction that was interrupted, and is damaged, so it cannot be finished: stop the node, \
+         remove the directory of this partition, and start it again; it then fetches everything from the others"
+    )]
     UnfinishedCompaction { file: PathBuf },
     #[error("{directory}: {error}")]
     Io { directory: PathBuf, error: io::Error },

@@ -130,6 +130,7 @@ impl<D: Disk> Log<D> {
     }
 
     fn sync_and_close(&mut self) -> io::Result<()> {
+        self.finish_swap()?;
         // Thousands of them would keep the disk busy for half a minute.
         if self.is_untouched() {
             self.dir.closed(&self.name, None, self.end);

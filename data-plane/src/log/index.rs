@@ -185,7 +185,7 @@ impl IndexBuilder {
         self.bytes_since_entry += header.total_bytes() as u64;
         // A header that has rotted may say anything. An index without it is slower, never wrong.
         let Some(relative) = relative(base, last) else { return };
-        if timestamp.0 >= 0 && self.max.is_none_or(|max| timestamp > max.timestamp) {
+        if header.has_times() && self.max.is_none_or(|max| timestamp > max.timestamp) {
             self.max = Some(MaxTimestamp { timestamp, last });
         }
         if bytes_since_entry > u64::from(interval) {

@@ -24,6 +24,7 @@ pub use identity::{Opening, Previous};
 const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 const STARTS: &str = "log-start-offset-checkpoint";
 const WATERMARKS: &str = "replication-offset-checkpoint";
+const CLEANED: &str = "cleaner-offset-checkpoint";
 const LOCK: &str = ".lock";
 
 /// Endings of directories that are no logs any more.
@@ -73,6 +74,9 @@ struct Tables {
     watermarks: Table,
     recovery_points: Table,
     starts: Table,
+    /// Up to where compaction came. A file that knows less costs work, and one that knows too much leaves older values lying
+    /// beside newer ones: neither loses anything.
+    cleaned: Table,
     /// Found after an unclean stop and not opened yet.
     unrecovered: BTreeSet<LogName>,
     /// Opened and not closed cleanly.
@@ -120,6 +124,7 @@ impl<D: Disk> LogDir<D> {
             watermarks: load(WATERMARKS)?,
             recovery_points: load(RECOVERY_POINTS)?,
             starts: load(STARTS)?,
+            cleaned: load(CLEANED)?,
             ..Tables::default()
         };
         let clean = clean_stop.is_some();
@@ -245,6 +250,21 @@ impl<D: Disk> LogDir<D> {
         self.tables.lock().recovery_points.write_if_changed(&self.disk, &self.path)
     }
 
+    /// Up to where compaction came, by the checkpoint.
+    pub(super) fn cleaned_to(&self, name: &LogName) -> Offset {
+        self.tables.lock().cleaned.of(name)
+    }
+
+    /// A log is compacted up to there; written with [`Self::checkpoint_cleaned`].
+    pub(super) fn note_cleaned(&self, name: &LogName, to: Offset) {
+        self.tables.lock().cleaned.now.insert(name.clone(), to);
+    }
+
+    /// Writes `cleaner-offset-checkpoint`.
+    pub fn checkpoint_cleaned(&self) -> io::Result<()> {
+        self.tables.lock().cleaned.write_if_changed(&self.disk, &self.path)
+    }
+
     /// Writes `log-start-offset-checkpoint`: logs not named keep what they had. Durable when it returns (D33).
     pub fn checkpoint_starts(&self, starts: impl IntoIterator<Item = (LogName, Offset)>) -> io::Result<()> {
         let starts: Vec<_> = starts.into_iter().collect();
@@ -315,7 +335,7 @@ impl<D: Disk> LogDir<D> {
     /// The checkpoints no longer speak of this log; their files until they are written next.
     fn forget(&self, name: &LogName) {
         let tables = &mut *self.tables.lock();
-        for table in [&mut tables.watermarks, &mut tables.recovery_points, &mut tables.starts] {
+        for table in tables.all() {
             table.now.remove(name);
         }
         tables.unrecovered.remove(name);
@@ -325,7 +345,7 @@ impl<D: Disk> LogDir<D> {
     /// A log of this name is no more, or is made anew: what the files still say of it is taken out before this returns.
     pub(super) fn forget_durably(&self, name: &LogName) -> io::Result<()> {
         let tables = &mut *self.tables.lock();
-        for table in [&mut tables.watermarks, &mut tables.recovery_points, &mut tables.starts] {
+        for table in tables.all() {
             table.now.remove(name);
             if table.written.contains_key(name) {
                 table.write(&self.disk, &self.path)?;
@@ -361,6 +381,7 @@ impl<D: Disk> LogDir<D> {
         for table in [&mut tables.watermarks, &mut tables.recovery_points, &mut tables.starts] {
             table.write(&self.disk, &self.path)?;
         }
+        tables.cleaned.write_if_changed(&self.disk, &self.path)?;
         identity::write_clean_stop(&self.disk, &self.path, epoch)
     }
 
@@ -427,6 +448,12 @@ impl<D: Disk> LogDir<D> {
             table.write(&self.disk, &self.path)?;
         }
         Ok(())
+    }
+}
+
+impl Tables {
+    fn all(&mut self) -> [&mut Table; 4] {
+        [&mut self.watermarks, &mut self.recovery_points, &mut self.starts, &mut self.cleaned]
     }
 }
 

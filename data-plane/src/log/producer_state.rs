@@ -3,7 +3,7 @@
 //! Only a client's batch is ever judged ([`ProducerState::check`]); whatever is in the log already is noted as it is
 //! ([`ProducerState::note`]), by leaders, followers and recovery alike, so that all replicas know the same (R63).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use highwater_quorum::flaws::{Flaw, planted};
 use highwater_wire::batch::BatchHeader;
@@ -181,6 +181,11 @@ impl ProducerState {
         let oldest = now.0.saturating_sub(i64::try_from(expiration_ms).unwrap_or(i64::MAX));
         self.producers.retain(|_, producer| producer.transaction_start.is_some() || producer.last_timestamp > oldest);
         before - self.producers.len()
+    }
+
+    /// Where the newest batch of each producer ends: the last offset in it.
+    pub fn newest_ends(&self) -> BTreeSet<Offset> {
+        self.producers.values().filter_map(|producer| Some(Offset(producer.written.back()?.last_offset))).collect()
     }
 
     pub fn len(&self) -> usize {

@@ -183,6 +183,8 @@ fn assemble<D: Disk>(
         snapshots: parts.snapshots,
         prepared: None,
         job_out: false,
+        cleaned_to: dir.cleaned_to(name).min(parts.end),
+        swapping: None,
         failure: None,
     };
     log.check_invariants();

@@ -113,19 +113,7 @@ impl<D: Disk> Segment<D> {
     /// It will not grow any more. The index returned is still to be written.
     pub fn close(&mut self, disk: &D, log: &Path, interval: u32) -> Option<Arc<ClosedIndex<D>>> {
         let SegmentIndex::Growing(builder) = &mut self.index else { return None };
-        let max = builder.max_timestamp();
-        let index = std::mem::take(builder).finish(self.base);
-        let closed = Arc::new(ClosedIndex {
-            disk: disk.clone(),
-            log: log.to_owned(),
-            base: self.base,
-            file: Arc::clone(&self.file),
-            size: self.size,
-            interval,
-            max,
-            index: OnceLock::from(index),
-            rebuilt: OnceLock::new(),
-        });
+        let closed = ClosedIndex::built(disk, log, self.base, &self.file, self.size, interval, std::mem::take(builder));
         self.index = SegmentIndex::Closed(Arc::clone(&closed));
         Some(closed)
     }
@@ -263,7 +251,7 @@ pub fn is_largest<F: DiskFile>(
         match scan.next() {
             Ok(Some((_, header))) if header.next_offset() <= max.last => {}
             Ok(Some((_, header))) if found => {
-                if header.max_timestamp > max.timestamp.0 {
+                if header.has_times() && header.max_timestamp > max.timestamp.0 {
                     return Ok(false);
                 }
             }
@@ -295,6 +283,29 @@ pub struct ClosedIndex<D: Disk> {
 }
 
 impl<D: Disk> ClosedIndex<D> {
+    /// Of a segment that was just written as a whole.
+    pub fn built(
+        disk: &D,
+        log: &Path,
+        base: Offset,
+        file: &Arc<D::File>,
+        size: u32,
+        interval: u32,
+        builder: IndexBuilder,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            disk: disk.clone(),
+            log: log.to_owned(),
+            base,
+            file: Arc::clone(file),
+            size,
+            interval,
+            max: builder.max_timestamp(),
+            index: OnceLock::from(builder.finish(base)),
+            rebuilt: OnceLock::new(),
+        })
+    }
+
     /// The index. May read the disk; an error only where the segment itself cannot be read (R270).
     pub fn get(&self) -> io::Result<&SparseIndex> {
         if let Some(index) = self.rebuilt.get().or_else(|| self.index.get()) {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use highwater_quorum::image::topic_config::TopicConfig;
 
+use super::compaction::CompactionRules;
+
 /// The name of a partition's directory: `<topic>-<partition>` (D31).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogName {
@@ -57,6 +59,8 @@ pub struct LogSettings {
     pub retention_ms: Option<u64>,
     /// `retention.bytes`; `None`: unbounded
     pub retention_bytes: Option<u64>,
+    /// How it is compacted; `None`: `cleanup.policy` does not say so.
+    pub compaction: Option<CompactionRules>,
     /// `producer.id.expiration.ms` of the broker
     pub producer_expiration_ms: u64,
 }
@@ -74,6 +78,7 @@ impl Default for LogSettings {
             preallocate: false,
             retention_ms: Some(604_800_000),
             retention_bytes: None,
+            compaction: None,
             producer_expiration_ms: 86_400_000,
         }
     }
@@ -83,14 +88,21 @@ impl From<&TopicConfig> for LogSettings {
     fn from(topic: &TopicConfig) -> Self {
         Self {
             segment_bytes_max: topic.segment_bytes_max,
-            segment_ms: topic.segment_ms,
+            // A record must be in a closed segment when it is to be cleaned at the latest.
+            segment_ms: if topic.compact { topic.segment_ms.min(topic.cleanup.lag_max_ms) } else { topic.segment_ms },
             segment_jitter_ms: topic.segment_jitter_ms,
             index_bytes_max: topic.index_bytes_max,
             index_interval_bytes: topic.index_interval_bytes,
             log_append_time: topic.log_append_time,
             preallocate: topic.preallocate,
-            retention_ms: topic.retention_ms,
-            retention_bytes: topic.retention_bytes,
+            retention_ms: topic.retention_ms.filter(|_| topic.cleanup.delete),
+            retention_bytes: topic.retention_bytes.filter(|_| topic.cleanup.delete),
+            compaction: topic.compact.then_some(CompactionRules {
+                dirty_ratio_min: topic.cleanup.dirty_ratio_min,
+                lag_min_ms: topic.cleanup.lag_min_ms,
+                lag_max_ms: topic.cleanup.lag_max_ms,
+                delete_retention_ms: topic.cleanup.delete_retention_ms,
+            }),
             ..Self::default()
         }
     }
@@ -99,6 +111,22 @@ impl From<&TopicConfig> for LogSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_only_compacted_is_deleted_neither_by_age_nor_by_size() {
+        let settings = |policy: &str| {
+            let given = [("cleanup.policy", policy), ("retention.bytes", "1000"), ("max.compaction.lag.ms", "60000")];
+            let given = given.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            LogSettings::from(&TopicConfig::parse(&given.into()).unwrap())
+        };
+        let compact = settings("compact");
+        assert_eq!((compact.retention_ms, compact.retention_bytes), (None, None));
+        assert_eq!(compact.segment_ms, 60_000, "a record is in a closed segment when it is due");
+        assert_eq!(compact.compaction.map(|rules| rules.lag_max_ms), Some(60_000));
+        assert_eq!(settings("compact,delete").retention_bytes, Some(1_000));
+        let delete = settings("delete");
+        assert_eq!((delete.retention_bytes, delete.compaction, delete.segment_ms), (Some(1_000), None, 604_800_000));
+    }
 
     #[test]
     fn directory_names_read_back_and_others_are_refused() {

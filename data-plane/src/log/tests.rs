@@ -10,6 +10,7 @@ use super::*;
 use crate::disk::sim::{Crash, SimDisk};
 
 mod append;
+mod clean;
 mod crash;
 mod follow;
 mod read;

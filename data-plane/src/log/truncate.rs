@@ -28,6 +28,7 @@ impl<D: Disk> Log<D> {
     /// job is back.
     pub fn truncate_to(&mut self, to: Offset) -> io::Result<()> {
         self.check_well()?;
+        self.finish_swap()?;
         if to >= self.end {
             if self.epochs.truncate_from_end(to) {
                 self.epochs_version += 1;
@@ -51,6 +52,7 @@ impl<D: Disk> Log<D> {
     /// producer then; see [`Self::learn_producers`].
     pub fn truncate_fully_to(&mut self, start: Offset) -> io::Result<()> {
         self.check_well()?;
+        self.finish_swap()?;
         self.count_truncation();
         self.empty_at(start).map_err(|error| self.fail(&error))
     }
@@ -107,6 +109,7 @@ impl<D: Disk> Log<D> {
         segment.index = SegmentIndex::Growing(builder);
         self.unwritten_indexes.retain(|index| index.base < base);
         self.end = end;
+        self.cleaned_to = self.cleaned_to.min(end);
         self.flushed_end = self.flushed_end.min(end);
         self.recent.clear(end);
         if !planted(Flaw::KeepsEpochEntries) && self.epochs.truncate_from_end(end) {
@@ -129,6 +132,7 @@ impl<D: Disk> Log<D> {
         self.unwritten_indexes.clear();
         self.start_fell |= start < self.start;
         (self.start, self.end) = (start, start);
+        self.cleaned_to = self.cleaned_to.min(start);
         self.flushed_end = self.flushed_end.min(start);
         self.recent.clear(start);
         self.producers.clear();
@@ -188,6 +192,9 @@ impl<D: Disk> Log<D> {
     /// with [`super::LogDir::erase`], off the lock.
     pub fn delete_segments(&mut self, high_watermark: Offset, now: Timestamp) -> io::Result<Vec<PathBuf>> {
         self.check_well()?;
+        if self.swapping.is_some() {
+            return Ok(Vec::new());
+        }
         let facts = self.segment_facts();
         let limits =
             Limits { retention_ms: self.settings.retention_ms, retention_bytes: self.settings.retention_bytes };
@@ -203,7 +210,7 @@ impl<D: Disk> Log<D> {
         self.put_away(removable).map_err(|error| self.fail(&error))
     }
 
-    fn segment_facts(&self) -> Vec<SegmentFacts> {
+    pub(super) fn segment_facts(&self) -> Vec<SegmentFacts> {
         let ends = self.segments.iter().skip(1).map(|next| next.base).chain([self.end]);
         let facts = self.segments.iter().zip(ends).map(|(segment, end)| SegmentFacts {
             end,

@@ -14,6 +14,8 @@ use highwater_wire::batch::RecordBatch;
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offset, Timestamp};
 
 use crate::disk::Disk;
+use crate::log::clean::{CleanJob, CleanReport, Cleaned, Installed};
+use crate::log::compaction::Due;
 use crate::log::{ActiveProducer, ReadPlan, SyncDone, SyncJob};
 use crate::replica::status::ReplicaStatus;
 pub use crate::replication::acks::Ticket;
@@ -74,6 +76,16 @@ pub enum ReplicaRequest<D: Disk> {
     StorageFailed(String),
     /// Delete what retention allows (R272) → `Done`. Due every `log.retention.check.interval.ms`.
     Retain,
+    /// What compaction could do with this log → [`ReplicaReply::CleaningDue`].
+    CleaningDue,
+    /// Hand out what is due (R275); `buffer_bytes` for its table of keys → [`ReplicaReply::CleanJob`].
+    Clean { buffer_bytes: usize },
+    /// Put what a [`CleanJob`] has written in its place → [`ReplicaReply::Installed`].
+    InstallCleaned(Box<Cleaned<D>>),
+    /// The names are synced: the next step of a merge → [`ReplicaReply::Swapping`].
+    GoOnSwapping,
+    /// A [`CleanJob`] came to its end → `Done`.
+    CleanedUp(CleanReport),
     /// What the checkpoint files of the log directory hold of it (R14, R15) → [`ReplicaReply::Checkpoint`].
     Checkpoint,
     /// → [`ReplicaReply::Status`].
@@ -280,6 +292,14 @@ pub enum ReplicaReply<D: Disk> {
         low_watermark: Offset,
     },
     Became(Became),
+    /// `None`: nothing is due.
+    CleaningDue(Option<Due>),
+    /// `None`: nothing is due any more.
+    CleanJob(Option<Box<CleanJob<D>>>),
+    /// With what was to be installed.
+    Installed(Installed, Box<Cleaned<D>>),
+    /// Whether there is another step.
+    Swapping(bool),
     Checkpoint(Checkpoint),
     Status(Box<ReplicaStatus>),
     Refused(Refusal),
@@ -397,6 +417,10 @@ impl<D: Disk> fmt::Debug for ReplicaReply<D> {
             Self::Producers(producers) => f.debug_tuple("Producers").field(producers).finish(),
             Self::DeletedRecords { low_watermark } => f.debug_tuple("DeletedRecords").field(low_watermark).finish(),
             Self::Became(became) => became.fmt(f),
+            Self::CleaningDue(due) => f.debug_tuple("CleaningDue").field(due).finish(),
+            Self::CleanJob(job) => f.debug_tuple("CleanJob").field(&job.is_some()).finish(),
+            Self::Installed(installed, _) => installed.fmt(f),
+            Self::Swapping(more) => f.debug_tuple("Swapping").field(more).finish(),
             Self::Checkpoint(checkpoint) => checkpoint.fmt(f),
             Self::Status(status) => status.fmt(f),
             Self::Refused(refusal) => f.debug_tuple("Refused").field(refusal).finish(),

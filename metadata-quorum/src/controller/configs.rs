@@ -98,6 +98,24 @@ fn check_expected(request: &AlterConfigs, before: &Configs, what: impl Fn() -> S
     }
 }
 
+/// Before rules 5 nothing was compacted, and no key of brokers was about that.
+pub(super) fn check_policy<'a>(
+    rules: u16,
+    mut set: impl Iterator<Item = (&'a String, &'a String)>,
+) -> Vec<ConfigFault> {
+    let policy = |(key, value): &(&String, &String)| match key.as_str() {
+        "cleanup.policy" | "log.cleanup.policy" => value.trim() != "delete",
+        key => key.starts_with("log.cleaner."),
+    };
+    let fault = |(key, value): (&String, &String)| ConfigFault {
+        key: key.clone(),
+        value: value.clone(),
+        why: "is not served by rules before 5".to_owned(),
+        allowed: None,
+    };
+    if rules < 5 { set.find(policy).map(fault).into_iter().collect() } else { Vec::new() }
+}
+
 /// Deleting a key that is neither set nor known would be a typo that looks like success.
 fn check_deleted(
     request: &AlterConfigs,
@@ -127,6 +145,7 @@ fn alter_topic(draft: &mut Draft, id: TopicId, request: &AlterConfigs) -> Result
     let refused = |faults| Refusal::InvalidTopicConfigs(ConfigFaults(faults));
     let given = operated(request, before, list).map_err(refused)?;
     let mut faults = check_deleted(request, before, unknown_key);
+    faults.extend(check_policy(draft.rules, given.iter()));
     match topic.config_of(&given, &cluster) {
         Ok(config) if faults.is_empty() => reconfigure(draft, topic, config, &Live::of(image)),
         Ok(_) => return Err(refused(faults)),
@@ -162,6 +181,7 @@ fn alter_brokers(draft: &mut Draft, of: Option<BrokerId>, request: &AlterConfigs
     let mut faults = check_deleted(request, before, |key| {
         broker_config::check(of, key, "").err().filter(|_| broker_config::described(key).is_none())
     });
+    faults.extend(check_policy(draft.rules, after.iter()));
     let touched = after.iter().filter(|(key, value)| before.get(*key) != Some(value));
     faults.extend(touched.filter_map(|(key, value)| broker_config::check(of, key, value).err()));
     if !faults.is_empty() {

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use highwater_wire::{BrokerId, DirectoryId, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition};
 
+use super::configs::check_policy;
 use super::draft::Draft;
 use crate::controller::{AddPartitions, Answer, CreateTopic, Refusal};
 use crate::flaws::{Flaw, planted};
+use crate::image::topic_config::ConfigFaults;
 use crate::image::{
     Change, ChangeKind, Inherited, LeaderReason, LeaderRecovery, MetadataImage, PartitionState, TopicConfig,
 };
@@ -86,6 +88,11 @@ fn create_part(
         return Err(Refusal::InvalidTopicName { name: part.name.clone(), why });
     }
     let cluster = if draft.rules >= 3 { image.topic_defaults() } else { BTreeMap::new() };
+    let inherited_now = inherited.iter().map(|(key, inherited)| (key, &inherited.value));
+    let faults = check_policy(draft.rules, part.configs.iter().chain(inherited_now));
+    if !faults.is_empty() {
+        return Err(Refusal::InvalidTopicConfigs(ConfigFaults(faults)));
+    }
     let config = new_config(&part.configs, cluster, inherited)?;
     check_part(image, staged, part)?;
     // Whoever began last wins a name; what another proposer left half done goes.

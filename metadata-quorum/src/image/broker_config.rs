@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use highwater_wire::BrokerId;
 
 use super::topic_config::{ConfigFault, ConfigType};
-use super::{MetadataImage, Topic, TopicConfig};
+use super::{Inherited, MetadataImage, Topic, TopicConfig};
 
 mod keys;
 
@@ -119,11 +119,35 @@ impl Topic {
         given: &BTreeMap<String, String>,
         cluster: &BTreeMap<String, String>,
     ) -> Result<TopicConfig, super::topic_config::ConfigFaults> {
-        let mut defaults: BTreeMap<_, _> =
-            self.inherited.iter().map(|(key, inherited)| (key.clone(), inherited.value.clone())).collect();
-        defaults.extend(cluster.iter().map(|(key, value)| (key.clone(), value.clone())));
-        TopicConfig::resolve(given, &defaults)
+        TopicConfig::resolve(given, &defaults_of(&self.inherited, cluster))
     }
+}
+
+impl TopicConfig {
+    /// As it was stored, with what is not.
+    #[must_use]
+    pub(crate) fn with_cleanup(
+        self,
+        inherited: &BTreeMap<String, Inherited>,
+        cluster: &BTreeMap<String, String>,
+    ) -> Self {
+        // One whose keys are no longer allowed stays as it is.
+        match Self::resolve(&self.given, &defaults_of(inherited, cluster)) {
+            Ok(resolved) => Self { cleanup: resolved.cleanup, ..self },
+            Err(_) => self,
+        }
+    }
+}
+
+/// What stands before the built-in values of a topic.
+fn defaults_of(
+    inherited: &BTreeMap<String, Inherited>,
+    cluster: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let mut defaults: BTreeMap<_, _> =
+        inherited.iter().map(|(key, inherited)| (key.clone(), inherited.value.clone())).collect();
+    defaults.extend(cluster.iter().map(|(key, value)| (key.clone(), value.clone())));
+    defaults
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub struct TopicConfig {
     pub index_bytes_max: u32,
     /// `index.interval.bytes`
     pub index_interval_bytes: u32,
-    /// `cleanup.policy`: only `delete` until compaction exists
+    /// `cleanup.policy` contains `compact`
     pub compact: bool,
     /// `compression.type`: only `producer` until re-encoding exists
     pub compression: String,
@@ -54,6 +54,37 @@ pub struct TopicConfig {
     pub preallocate: bool,
     /// Keys set on the topic, as given, sorted.
     pub given: BTreeMap<String, String>,
+    /// Not stored, so that a topic is stored as before there was compaction: whoever reads one back resolves it again.
+    #[serde(skip)]
+    pub cleanup: Cleanup,
+}
+
+/// What belongs to `cleanup.policy`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cleanup {
+    /// `cleanup.policy` contains `delete`
+    pub delete: bool,
+    /// `min.cleanable.dirty.ratio`, in millionths
+    pub dirty_ratio_min: u32,
+    /// `min.compaction.lag.ms`
+    pub lag_min_ms: u64,
+    /// `max.compaction.lag.ms`; `u64::MAX`: never overdue
+    pub lag_max_ms: u64,
+    /// `delete.retention.ms`
+    pub delete_retention_ms: u64,
+}
+
+impl Default for Cleanup {
+    /// As built in; a test compares it with the table of keys.
+    fn default() -> Self {
+        Self {
+            delete: true,
+            dirty_ratio_min: 500_000,
+            lag_min_ms: 0,
+            lag_max_ms: u64::MAX,
+            delete_retention_ms: 86_400_000,
+        }
+    }
 }
 
 /// What is wrong with one key.
@@ -147,6 +178,7 @@ impl TopicConfig {
             index_bytes_max: 0,
             index_interval_bytes: 0,
             compact: false,
+            cleanup: Cleanup::default(),
             compression: String::new(),
             log_append_time: false,
             timestamp_before_max_ms: 0,
@@ -270,6 +302,9 @@ mod tests {
         assert_eq!((config.flush_messages, config.flush_ms), (u64::MAX, u64::MAX));
         assert_eq!((config.timestamp_before_max_ms, config.timestamp_after_max_ms), (u64::MAX, 3_600_000));
         assert_eq!(config.compression, "producer");
+        assert_eq!((config.compact, config.cleanup), (false, Cleanup::default()));
+        let both = parse(&[("cleanup.policy", "compact, delete"), ("min.cleanable.dirty.ratio", "0.01")]).unwrap();
+        assert_eq!((both.cleanup.delete, both.compact, both.cleanup.dirty_ratio_min), (true, true, 10_000));
     }
 
     #[test]
@@ -290,7 +325,7 @@ mod tests {
             ("min.insync.replica", "2"),
             ("min.insync.replicas", "0"),
             ("segment.bytes", "many"),
-            ("cleanup.policy", "compact"),
+            ("cleanup.policy", "compress"),
             ("compression.type", "zstd"),
             ("remote.storage.enable", "true"),
             ("preallocate", "yes"),
@@ -302,7 +337,7 @@ mod tests {
             "did you mean \"min.insync.replicas\"?",
             "min.insync.replicas = \"0\": must be a whole number from 1 to 2147483647",
             "segment.bytes = \"many\": must be a whole number",
-            "cleanup.policy = \"compact\": is not served yet",
+            "cleanup.policy = \"compress\": must be delete or compact, or several of them separated by commas",
             "compression.type = \"zstd\": is not served yet",
             "remote.storage.enable is a topic key of Kafka that is not served here",
             "preallocate = \"yes\": must be true or false",

@@ -248,13 +248,15 @@ impl ImageReader {
 
     /// The image of all rows taken; version, cluster id and feature level are the caller's.
     pub fn finish(mut self) -> Result<MetadataImage, BadRow> {
+        let cluster = self.image.topic_defaults();
         for (id, row) in self.topics {
             let config = self.configs.remove(&id);
             let config =
                 config.ok_or_else(|| BadRow { key: id.to_bytes().to_vec(), why: "no config row".to_owned() })?;
-            let (name, config) = (row.name.into(), Arc::new(config));
-            self.image.apply(&Change::Topic { id, name, created: row.created, config });
-            if let Some(inherited) = self.inherited.remove(&id) {
+            let inherited = self.inherited.remove(&id).unwrap_or_default();
+            let config = Arc::new(config.with_cleanup(&inherited, &cluster));
+            self.image.apply(&Change::Topic { id, name: row.name.into(), created: row.created, config });
+            if !inherited.is_empty() {
                 self.image.apply(&Change::Inherited(id, Arc::new(inherited)));
             }
         }

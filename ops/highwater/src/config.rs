@@ -166,6 +166,8 @@ pub struct DataPart {
     pub fetchers: u32,
     pub watermark_checkpoint_interval: Duration,
     pub retention_check_interval: Duration,
+    pub cleaner_backoff: Duration,
+    pub cleaner_buffer_bytes: usize,
     pub producer_id_expiration: Duration,
     pub fetch_bytes_max: u32,
     pub fetch_sessions_max: usize,

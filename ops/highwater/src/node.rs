@@ -560,6 +560,8 @@ fn live_config(config: &NodeConfig) -> LiveConfig {
         log: LogConfig {
             watermark_checkpoint_interval: part.watermark_checkpoint_interval,
             retention_check_interval: part.retention_check_interval,
+            cleaner_backoff: part.cleaner_backoff,
+            cleaner_buffer_bytes: part.cleaner_buffer_bytes,
             producer_id_expiration: part.producer_id_expiration,
             ..LogConfig::default()
         },

@@ -7,11 +7,13 @@ use std::path::Path;
 use highwater_wire::Offset;
 
 use super::super::checkpoint::TEMPORARY;
+use super::super::clean::SWAP;
 use super::super::error::OpenError;
 use super::super::log_dir::DELETED_FILE;
-use super::super::segment::parse_file_name;
+use super::super::scan::check_batches;
+use super::super::segment::{file_name, parse_file_name};
 use super::super::sync::PREPARED;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile as _};
 
 /// The files of a log that count.
 pub struct Files {
@@ -24,10 +26,8 @@ impl Files {
     /// Lists the directory and removes temporary, deleted and ownerless files.
     pub fn tidy<D: Disk>(disk: &D, path: &Path) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Io { directory: path.to_owned(), error };
+        finish_swaps(disk, path)?;
         let names: Vec<String> = disk.list(path).map_err(failed)?.into_iter().map(|entry| entry.name).collect();
-        if let Some(name) = names.iter().find(|name| name.ends_with(".swap")) {
-            return Err(OpenError::UnfinishedCompaction { file: path.join(name) });
-        }
         let with = |wanted: &str| {
             let parsed = names.iter().filter_map(|name| parse_file_name(name));
             parsed.filter(|&(_, ending)| ending == wanted).map(|(offset, _)| offset).collect::<BTreeSet<_>>()
@@ -45,6 +45,45 @@ impl Files {
         }
         Ok(Self { snapshots: with("snapshot"), segments: segments.into_iter().collect() })
     }
+}
+
+/// Puts merged segments in the place of those that they were made of (R25), whether a compaction of ours was interrupted or one of
+/// Kafka's: each is whole, since it was synced before it got its name.
+fn finish_swaps<D: Disk>(disk: &D, path: &Path) -> Result<(), OpenError> {
+    let failed = |error| OpenError::Io { directory: path.to_owned(), error };
+    let names: Vec<String> = disk.list(path).map_err(failed)?.into_iter().map(|entry| entry.name).collect();
+    let with = |wanted: &'static str| {
+        let parsed = names.iter().filter_map(|name| parse_file_name(name));
+        parsed.filter(move |&(_, ending)| ending == wanted).map(|(base, _)| base)
+    };
+    for base in with(SWAP) {
+        let swap = path.join(file_name(base, SWAP));
+        let end = end_of(disk, &swap, base).map_err(failed)?;
+        let end = end.ok_or_else(|| OpenError::UnfinishedCompaction { file: swap.clone() })?;
+        let replaced = with("log").filter(|&other| other > base && other < end);
+        for other in replaced {
+            for ending in ["log", "index", "timeindex", "txnindex"] {
+                remove(disk, &path.join(file_name(other, ending))).map_err(failed)?;
+            }
+        }
+        disk.sync_dir(path).map_err(failed)?;
+        disk.rename(&swap, &path.join(file_name(base, "log"))).map_err(failed)?;
+        disk.sync_dir(path).map_err(failed)?;
+    }
+    // Kafka swaps its indexes too; they are made anew.
+    for name in names.iter().filter(|name| name.ends_with("index.swap")) {
+        remove(disk, &path.join(name)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Where a segment file that begins at `base` ends; `None`: it is not whole.
+fn end_of<D: Disk>(disk: &D, file: &Path, base: Offset) -> io::Result<Option<Offset>> {
+    let file = disk.open(file)?;
+    let mut end = base;
+    let (len, last_max) = (file.len()?, base.0.saturating_add(i64::from(i32::MAX)));
+    let bad = check_batches(&file, len, base.0, last_max, |_, header| end = header.next_offset())?;
+    Ok(Some(end).filter(|end| bad.is_none() && *end > base))
 }
 
 fn remove<D: Disk>(disk: &D, path: &Path) -> io::Result<()> {

@@ -108,10 +108,12 @@ fn lists_are_added_to_and_taken_from_and_nothing_else_is() {
     let append = |part: &str| ConfigAction::Append(part.to_owned());
     alter(&mut quorum, TOPIC, &[("cleanup.policy", append("delete"))]).unwrap();
     assert_eq!(config(&quorum, 1).given["cleanup.policy"], "delete", "it was in force, so it is not doubled");
-    let told = faults(alter(&mut quorum, TOPIC, &[("cleanup.policy", append("compact"))]));
-    assert!(told[0].why.contains("is not served yet"), "{told:?}");
     let told = faults(alter(&mut quorum, TOPIC, &[("cleanup.policy", ConfigAction::Subtract("delete".to_owned()))]));
     assert_eq!(told[0].value, "", "{told:?}");
+    alter(&mut quorum, TOPIC, &[("cleanup.policy", append("compact"))]).unwrap();
+    assert_eq!(config(&quorum, 1).given["cleanup.policy"], "delete,compact");
+    alter(&mut quorum, TOPIC, &[("cleanup.policy", ConfigAction::Subtract("delete".to_owned()))]).unwrap();
+    assert!(config(&quorum, 1).compact && !config(&quorum, 1).cleanup.delete);
     let told = faults(alter(&mut quorum, TOPIC, &[("retention.ms", append("1"))]));
     assert!(told[0].why.contains("its type is not a list"), "{told:?}");
 }
@@ -262,4 +264,27 @@ fn older_rules_do_not_know_the_commands() {
             assert_eq!(decide(&quorum.image, 9, rules, &command), unknown);
         }
     }
+}
+
+#[test]
+fn nothing_is_compacted_by_rules_before_5() {
+    let mut quorum = Quorum::new(1);
+    quorum.create(1, &[1], &[]).unwrap();
+    let compact = [("cleanup.policy", "compact")];
+    let inherited =
+        BTreeMap::from([("cleanup.policy".to_owned(), Inherited { value: "compact".to_owned(), set: true })]);
+    for command in [
+        Command::CreateTopic(creation(2, &[1], &compact)),
+        Command::CreateTopicInheriting { part: creation(2, &[1], &[]), inherited },
+        Command::AlterConfigs(request(TOPIC, &[("cleanup.policy", set("compact,delete"))])),
+        Command::AlterConfigs(request(ConfigResource::Brokers, &[("log.cleanup.policy", set("compact"))])),
+        Command::AlterConfigs(request(ConfigResource::Brokers, &[("log.cleaner.backoff.ms", set("5"))])),
+    ] {
+        let refused = decide(&quorum.image, 9, 4, &command).map(|decision| decision.answer);
+        assert!(faults(refused)[0].why.contains("rules before 5"), "{command:?}");
+        assert!(decide(&quorum.image, 9, 5, &command).is_ok(), "{command:?}");
+    }
+    quorum.run(Command::CreateTopic(creation(2, &[1], &compact))).unwrap();
+    let read = decide(&quorum.image, 9, 4, &Command::AlterConfigs(request(TOPIC, &[("retention.ms", set("1"))])));
+    assert!(read.is_ok(), "another topic is nobody's business");
 }

@@ -62,6 +62,8 @@ pub(super) const NODE: &[NodeKey] = &[
         "metrics.partition.level",
         Rule::Word { words: &["summary", "leader", "full"], others_served: true, list: false },
     ),
+    at_once("log.cleaner.backoff.ms", Rule::Long(0)),
+    at_once("log.cleaner.dedupe.buffer.size", Rule::Long(1024)),
     at_restart("num.network.threads", Rule::Range(1, 1024)),
     at_restart("num.replica.fetchers", Rule::Range(1, 64)),
     at_restart("replica.lag.time.max.ms", Rule::Long(10)),

@@ -109,6 +109,11 @@ impl Value {
         if self.number() == i64::MAX { u64::MAX } else { self.whole() }
     }
 
+    /// Of a [`Rule::Ratio`].
+    fn millionths(&self) -> u32 {
+        self.word().parse::<f64>().map_or(0, |ratio| (ratio * 1e6).round() as u32)
+    }
+
     fn word(&self) -> &str {
         if let Self::Word(word) = self { word } else { "" }
     }
@@ -160,6 +165,9 @@ impl Rule {
             Self::Long(min) => format!("a whole number from {min} to {}", i64::MAX),
             Self::Range(min, max) => format!("a whole number from {min} to {max}"),
             Self::Ratio => "a number from 0 to 1".to_owned(),
+            Self::Word { words, others_served: true, list: true } => {
+                format!("{}, or several of them separated by commas", words.join(" or "))
+            }
             Self::Word { words, others_served: true, .. } => words.join(" or "),
             Self::Word { words, .. } => words[0].to_owned(),
         }
@@ -179,9 +187,6 @@ impl Rule {
 
 /// Kafka's words for `compression.type`; only the first is served.
 const CODECS: &[&str] = &["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"];
-
-/// A key without a field: it is read, kept and shown, but has no effect before compaction exists.
-fn kept_only(_: &mut TopicConfig, _: &Value) {}
 
 /// Every key that is served.
 pub(in crate::image) const KEYS: &[Key] = &[
@@ -257,10 +262,14 @@ pub(in crate::image) const KEYS: &[Key] = &[
     },
     Key {
         name: "cleanup.policy",
-        rule: Rule::Word { words: &["delete", "compact"], others_served: false, list: true },
+        rule: Rule::Word { words: &["delete", "compact"], others_served: true, list: true },
         default: "delete",
-        doc: "What happens to old segments; compaction is not served yet.",
-        put: |config, value| config.compact = value.word().contains("compact"),
+        doc: "Whether old segments are deleted by age and size, or of each key only the newest record is kept, or both.",
+        put: |config, value| {
+            let words = || value.word().split(',').map(str::trim);
+            config.cleanup.delete = words().any(|word| word == "delete");
+            config.compact = words().any(|word| word == "compact");
+        },
     },
     Key {
         name: "compression.type",
@@ -322,29 +331,29 @@ pub(in crate::image) const KEYS: &[Key] = &[
         name: "delete.retention.ms",
         rule: Rule::Long(0),
         default: "86400000",
-        doc: "How long compaction keeps tombstones; without effect under cleanup.policy=delete.",
-        put: kept_only,
+        doc: "How long compaction keeps a tombstone that it has met; without effect under cleanup.policy=delete.",
+        put: |config, value| config.cleanup.delete_retention_ms = value.whole(),
     },
     Key {
         name: "min.compaction.lag.ms",
         rule: Rule::Long(0),
         default: "0",
         doc: "Age below which a record is not compacted; without effect under cleanup.policy=delete.",
-        put: kept_only,
+        put: |config, value| config.cleanup.lag_min_ms = value.whole(),
     },
     Key {
         name: "max.compaction.lag.ms",
         rule: Rule::Long(1),
         default: "9223372036854775807",
         doc: "Age at which a record must be compacted; without effect under cleanup.policy=delete.",
-        put: kept_only,
+        put: |config, value| config.cleanup.lag_max_ms = value.or_never(),
     },
     Key {
         name: "min.cleanable.dirty.ratio",
         rule: Rule::Ratio,
         default: "0.5",
         doc: "Share of a log that must be dirty before it is compacted; without effect under cleanup.policy=delete.",
-        put: kept_only,
+        put: |config, value| config.cleanup.dirty_ratio_min = value.millionths(),
     },
 ];
 

@@ -259,6 +259,8 @@ fn data(values: &mut Values) -> DataPart {
         fetchers: values.count("num.replica.fetchers"),
         watermark_checkpoint_interval: values.millis("replica.high.watermark.checkpoint.interval.ms"),
         retention_check_interval: values.millis("log.retention.check.interval.ms"),
+        cleaner_backoff: values.millis("log.cleaner.backoff.ms"),
+        cleaner_buffer_bytes: values.count("log.cleaner.dedupe.buffer.size"),
         producer_id_expiration: values.millis("producer.id.expiration.ms"),
         fetch_bytes_max: values.count("fetch.max.bytes"),
         fetch_sessions_max: values.count("max.incremental.fetch.session.cache.slots"),

@@ -322,8 +322,22 @@ pub const GROUPS: &[Group] = &[
             one_of(
                 "log.cleanup.policy",
                 "delete",
-                &["delete"],
-                "What happens to old segments. Compaction is not served yet.",
+                &["delete", "compact", "delete,compact", "compact,delete"],
+                "Whether old segments are deleted by age and size, or only the newest record of each key is kept, or both.",
+            ),
+            number(
+                "log.cleaner.backoff.ms",
+                "15000",
+                0,
+                LONG,
+                "ms between looks for a log to compact, once none was worth it.",
+            ),
+            number(
+                "log.cleaner.dedupe.buffer.size",
+                "134217728",
+                1024,
+                LONG,
+                "Bytes for the keys of the log that is compacted, 25 a key; with more of them it takes several turns.",
             ),
             number(
                 "log.flush.interval.messages",

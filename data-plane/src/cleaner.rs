@@ -1,0 +1,129 @@
+//! Compaction from time to time (R275): the log with the largest dirty part first, one at a time.
+//!
+//! Reading and writing happen on a thread of their own; a replica's lock is held for renames alone. What was begun when the
+//! broker stops is left: the log is whole at every moment.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use metrics::{counter, histogram};
+use tokio::sync::watch;
+use tracing::{debug, error, warn};
+
+use crate::config::LogConfig;
+use crate::log::LogName;
+use crate::log::clean::{CleanReport, Installed};
+use crate::partitions::{Deliveries, Hosted, Partitions, Reply, Request};
+
+/// Partitions looked at before others get the worker.
+const AT_ONCE: usize = 64;
+
+/// Runs for ever; ends with its task.
+pub async fn run(partitions: Arc<Partitions>, mut configs: watch::Receiver<LogConfig>) {
+    let stopped = StopAtEnd::default();
+    // Damaged: cleaning them would fail again and again. A restart tries anew.
+    let mut left_alone: BTreeSet<LogName> = BTreeSet::new();
+    loop {
+        let config = configs.borrow_and_update().clone();
+        tokio::select! {
+            () = tokio::time::sleep(config.cleaner_backoff) => {}
+            Ok(()) = configs.changed() => continue,
+        }
+        while let Some(hosted) = dirtiest(&partitions, &left_alone).await {
+            let (partitions, name, stop) = (partitions.clone(), hosted.log.clone(), stopped.0.clone());
+            let work = move || clean(&partitions, &hosted, config.cleaner_buffer_bytes, &stop);
+            match tokio::task::spawn_blocking(work).await {
+                Ok(Ok(Some(_))) => {}
+                // The replica is another one by now, or gone: it is looked at again in its turn.
+                Ok(Ok(None)) | Err(_) => break,
+                Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                    error!(log = %name, %error, "this log cannot be compacted: it is damaged. Remove its directory while the \
+                        node is stopped, and it fetches the log from the others; until then it grows");
+                    counter!("highwater_log_cleaner_failures_total").increment(1);
+                    left_alone.insert(name);
+                }
+                Ok(Err(error)) => {
+                    warn!(log = %name, %error, "this log could not be compacted; it is tried again");
+                    counter!("highwater_log_cleaner_failures_total").increment(1);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Ends the work on the blocking thread when the task ends.
+#[derive(Default)]
+struct StopAtEnd(Arc<AtomicBool>);
+
+impl Drop for StopAtEnd {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The log that is most in need.
+async fn dirtiest(partitions: &Arc<Partitions>, left_alone: &BTreeSet<LogName>) -> Option<Arc<Hosted>> {
+    let mut best: Option<(bool, f64, Arc<Hosted>)> = None;
+    for some in partitions.all().chunks(AT_ONCE) {
+        let now = partitions.clock.now();
+        let mut deliveries = Deliveries::new();
+        for hosted in some.iter().filter(|hosted| !left_alone.contains(&hosted.log)) {
+            if let Reply::CleaningDue(Some(due)) =
+                partitions.enter_hosted(hosted, Request::CleaningDue, now, &mut deliveries)
+                && best.as_ref().is_none_or(|(overdue, ratio, _)| (due.overdue, due.dirty_ratio) > (*overdue, *ratio))
+            {
+                best = Some((due.overdue, due.dirty_ratio, hosted.clone()));
+            }
+        }
+        partitions.deliver(&mut deliveries);
+        tokio::task::yield_now().await;
+    }
+    best.map(|(_, _, hosted)| hosted)
+}
+
+/// Cleans one log; `None`: it was not to be, any more. Blocks.
+fn clean(
+    partitions: &Arc<Partitions>,
+    hosted: &Arc<Hosted>,
+    buffer_bytes: usize,
+    stop: &Arc<AtomicBool>,
+) -> io::Result<Option<CleanReport>> {
+    let begun = partitions.clock.precise();
+    let ask = |request| {
+        let mut deliveries = Deliveries::new();
+        let reply = partitions.enter_hosted(hosted, request, partitions.clock.now(), &mut deliveries);
+        partitions.deliver(&mut deliveries);
+        reply
+    };
+    let Reply::CleanJob(Some(mut job)) = ask(Request::Clean { buffer_bytes }) else { return Ok(None) };
+    job.stop_when(stop.clone());
+    while let Some(cleaned) = job.step()? {
+        match ask(Request::InstallCleaned(Box::new(cleaned))) {
+            Reply::Installed(Installed::Done, cleaned) => job.installed(&cleaned)?,
+            Reply::Installed(Installed::Begun, cleaned) => {
+                job.installed(&cleaned)?;
+                while let Reply::Swapping(true) = ask(Request::GoOnSwapping) {
+                    job.sync_names()?;
+                }
+                job.sync_names()?;
+            }
+            Reply::Installed(Installed::Stale, cleaned) => {
+                job.discard(&cleaned)?;
+                return Ok(None);
+            }
+            // It stopped, or its disk failed.
+            _ => return Ok(None),
+        }
+    }
+    let report = job.report;
+    ask(Request::CleanedUp(report));
+    counter!("highwater_log_cleaner_bytes_total").increment(report.bytes_before);
+    counter!("highwater_log_cleaner_recovered_bytes_total")
+        .increment(report.bytes_before.saturating_sub(report.bytes_after));
+    histogram!("highwater_log_cleaner_seconds").record(begun.elapsed().as_secs_f64());
+    debug!(log = %hosted.log, ?report, "compacted");
+    Ok(Some(report))
+}
