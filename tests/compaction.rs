@@ -12,6 +12,7 @@ use highwater_wire::{Record, RecordBatchBuilder, Timestamp};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 use serde_json::{Value, json};
 
@@ -169,7 +170,7 @@ async fn the_newest_record_of_each_key_stays_whoever_is_killed() {
     let mut cluster = cluster().await;
     let mut writer = Writer::default();
     let until = Instant::now() + 4 * PATIENCE;
-    for kills in 0..8 {
+    for kills in 0..6 {
         let victim = kills % 3 + 1;
         let mut written = 0;
         while written < 60 {
@@ -180,6 +181,20 @@ async fn the_newest_record_of_each_key_stays_whoever_is_killed() {
             }
         }
         cluster.kill(victim);
+        // Every other one is away until the others have compacted what it has not heard of: where its log ends lies within that.
+        if kills % 2 == 1 {
+            let mut written = 0;
+            while written < 60 {
+                assert!(Instant::now() < until, "without node {victim}: {written} batches");
+                let Some(mut client) = leader(&cluster).await else { continue };
+                while written < 60 && writer.write(&mut client).await {
+                    written += 1;
+                }
+            }
+            let others = || (1..=3).filter(|id| *id != victim);
+            let shrunk = async || others().all(|id| log_bytes(&cluster, id, "t-0") < 50_000);
+            cluster.wait("the others compact their logs", PATIENCE, shrunk).await;
+        }
         cluster.start_node(victim);
         cluster.wait_node_ready(victim).await;
     }
@@ -214,4 +229,74 @@ async fn a_topic_becomes_compacted_and_takes_records_without_keys_no_more() {
     let mut deleted = deleted;
     cluster.wait("records may be deleted", PATIENCE, async || deleted().await).await;
     assert_eq!(cluster.unexpected_errors(&[]), Vec::<String>::new());
+}
+
+/// How much is written, in MB; more of it to measure with.
+fn megabytes() -> u64 {
+    std::env::var("HIGHWATER_COMPACTION_MB").ok().and_then(|given| given.parse().ok()).unwrap_or(48)
+}
+
+/// Each record has about a kilobyte, each key is written twice, and a reader goes on reading meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn compaction_of_much_keeps_readers_going() {
+    let (records, buffer) = (megabytes() * 1_000, 64 << 20);
+    let mut cluster = Processes::start(
+        1,
+        &[("log.cleaner.backoff.ms", "100"), ("log.cleaner.dedupe.buffer.size", &buffer.to_string())],
+    );
+    cluster.wait_ready().await;
+    let configs = [("cleanup.policy", "compact"), ("segment.bytes", "8388608"), ("min.cleanable.dirty.ratio", "0.9")];
+    cluster.create_topic(1, "much", 1, 1, &configs).await;
+    let keys = records / 2;
+    let producer: BaseProducer = ClientConfig::new()
+        .set("bootstrap.servers", cluster.bootstrap())
+        .set("queue.buffering.max.messages", "20000")
+        .create()
+        .unwrap();
+    let padding = "x".repeat(1_000);
+    for number in 0..records {
+        let (key, value) = ((number % keys).to_string(), format!("{number} {padding}"));
+        let mut record = BaseRecord::to("much").key(&key).payload(&value).partition(0);
+        while let Err((_, again)) = producer.send(record) {
+            producer.poll(Duration::from_millis(5));
+            record = again;
+        }
+    }
+    producer.flush(2 * PATIENCE).unwrap();
+    let written = log_bytes(&cluster, 1, "much-0");
+    let mut client = Client::connect(address(&cluster, 1)).await.unwrap();
+    let (mut slowest, began) = (Duration::ZERO, Instant::now());
+    // All but the last segment twice over: half of it goes.
+    while log_bytes(&cluster, 1, "much-0") > written * 6 / 10 {
+        assert!(began.elapsed() < 4 * PATIENCE, "{} of {written} bytes", log_bytes(&cluster, 1, "much-0"));
+        let asked = Instant::now();
+        let fetched = client.fetch("much", 0, i64::try_from(records).unwrap() - 1, Duration::ZERO).await.unwrap();
+        assert!(!fetched.records.is_empty());
+        slowest = slowest.max(asked.elapsed());
+    }
+    let usage = cluster.usage(1);
+    eprintln!("{written} bytes compacted in {:?}; slowest fetch {slowest:?}; {usage:?}", began.elapsed());
+    // Written to show a lock that is held while files are read: this machine may be slow for other reasons.
+    assert!(slowest < Duration::from_millis(500), "a fetch took {slowest:?}");
+
+    let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut next = 0;
+    loop {
+        let fetched = client.fetch("much", 0, next, Duration::ZERO).await.unwrap();
+        if fetched.records.is_empty() {
+            break;
+        }
+        for batch in highwater_wire::batch::BatchIter::new(fetched.records) {
+            let batch = batch.unwrap();
+            for record in batch.records().unwrap().map(Result::unwrap).filter(|record| record.offset.0 >= next) {
+                let text =
+                    |bytes: &[u8]| std::str::from_utf8(bytes).unwrap().split(' ').next().unwrap().parse().unwrap();
+                newest.insert(text(record.key.as_deref().unwrap()), text(record.value.as_deref().unwrap()));
+            }
+            next = batch.next_offset().0;
+        }
+    }
+    assert_eq!(newest.len() as u64, keys);
+    assert!(newest.iter().all(|(key, number)| *number == key + keys), "a key has an older value");
+    assert_eq!(next as u64, records, "the log ends where it did");
 }

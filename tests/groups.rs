@@ -19,6 +19,7 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::Message;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use serde_json::json;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -307,4 +308,62 @@ async fn kafkas_own_tool_lists_describes_resets_and_deletes_groups() {
     assert!(done && deleted.contains("successful"), "{deleted}");
     let (_, listed) = tool(&["--list"]);
     assert!(!listed.lines().any(|line| line.trim() == "g"), "{listed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_are_told_moved_and_deleted_over_http_and_by_our_own_tool() {
+    let cluster = cluster_with("t", 2).await;
+    let bootstrap = cluster.bootstrap();
+    produce(&bootstrap, "t", 2, 0..100);
+    let read = Arc::<Mutex<Vec<u64>>>::default();
+    let member = Reader::start(consumer(&bootstrap, "my group", &[("client.id", "reader")]), "t", &read);
+    cluster.wait("everything is read", PATIENCE, async || read.lock().len() == 100).await;
+    let group = async |id: usize| cluster.get(id, "/consumer-groups/my%20group").await.unwrap();
+    cluster.wait("and committed", PATIENCE, async || group(1).await.1["total_lag"] == 0).await;
+    // Whoever is asked: one of the three coordinates it.
+    for id in 1..=3 {
+        let (status, told) = group(id).await;
+        assert_eq!((status, &told["state"], &told["status"]), (200, &json!("STABLE"), &json!("OK")), "{told}");
+        assert_eq!((&told["members_count"], &told["is_simple"]), (&json!(1), &json!(false)), "{told}");
+        assert!(told["rebalances"][0]["cause"].as_str().is_some_and(|cause| !cause.is_empty()), "{told}");
+        let (_, list) = cluster.get(id, "/consumer-groups?state=STABLE").await.unwrap();
+        assert_eq!(list["data"][0]["consumer_group_id"], "my group", "{list}");
+        let (_, members) = cluster.get(id, "/consumer-groups/my%20group/consumers").await.unwrap();
+        let assigned = &members["data"][0]["assignments"][0];
+        assert_eq!(*assigned, json!({"topic_name": "t", "partition_ids": [0, 1]}), "{members}");
+        assert_eq!(cluster.get(id, "/consumer-groups/nobody").await.unwrap().1["error_code"], 40405);
+    }
+    let reset = json!({ "to": "EARLIEST" });
+    let url = cluster.url(2, "/consumer-groups/my%20group/offsets:reset");
+    let refused = cluster.http.post(&url).json(&reset).send().await.unwrap();
+    assert_eq!(refused.status().as_u16(), 409, "it has a member");
+    let refused = cluster.http.delete(cluster.url(3, "/consumer-groups/my%20group")).send().await.unwrap();
+    assert_eq!(refused.status().as_u16(), 409);
+
+    member.leave();
+    produce(&bootstrap, "t", 2, 100..130);
+    cluster.wait("nobody is in it", PATIENCE, async || group(1).await.1["state"] == "EMPTY").await;
+    let (code, listed, _) = cluster.cli(1, &["group", "list", "--check"]).await;
+    assert_eq!(code, 7, "{listed}");
+    assert!(listed.contains("my group") && listed.contains("STOPPED") && listed.contains(" 30 "), "{listed}");
+    let (_, summary) = cluster.get(1, "/consumer-groups/my%20group/lag-summary").await.unwrap();
+    assert_eq!((&summary["total_lag"], &summary["max_lag"]), (&json!(30), &json!(15)), "{summary}");
+    let (code, plan, _) = cluster.cli(2, &["group", "seek", "my group", "--to", "-10", "--dry-run"]).await;
+    assert_eq!((code, plan.lines().count()), (0, 4), "{plan}");
+    let (code, done, said) =
+        cluster.cli(2, &["group", "seek", "my group", "--to", "start", "--yes", "-o", "json"]).await;
+    assert_eq!(code, 0, "{said}");
+    assert!(done.contains("\"after_offset\": 0") && done.contains("\"lag\": 65"), "{done}");
+    let (code, described, _) = cluster.cli(3, &["group", "describe", "my group"]).await;
+    assert!(code == 0 && described.contains("lag 130") && described.contains("CAUSE"), "{described}");
+    read.lock().clear();
+    let member = Reader::start(consumer(&bootstrap, "my group", &[]), "t", &read);
+    cluster.wait("everything is read again", PATIENCE, async || read.lock().len() == 130).await;
+    member.leave();
+    let gone = async || cluster.cli(1, &["group", "delete", "my group", "--yes"]).await.0 == 0;
+    cluster.wait("it is deleted", PATIENCE, gone).await;
+    assert_eq!(group(2).await.0, 404);
+    let (code, ..) = cluster.cli(1, &["group", "describe", "my group"]).await;
+    assert_eq!(code, 3);
+    assert_eq!(cluster.unexpected_errors(&[]), Vec::<String>::new());
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use metrics::{counter, histogram};
+use metrics::{Counter, counter};
 use tokio::sync::watch;
 use tracing::{debug, error, warn};
 
@@ -22,7 +22,7 @@ const AT_ONCE: usize = 64;
 
 /// Runs for ever; ends with its task.
 pub async fn run(partitions: Arc<Partitions>, mut configs: watch::Receiver<LogConfig>) {
-    let stopped = StopAtEnd::default();
+    let (stopped, counts) = (StopAtEnd::default(), Counts::new());
     // Damaged: cleaning them would fail again and again. A restart tries anew.
     let mut left_alone: BTreeSet<LogName> = BTreeSet::new();
     loop {
@@ -35,22 +35,47 @@ pub async fn run(partitions: Arc<Partitions>, mut configs: watch::Receiver<LogCo
             let (partitions, name, stop) = (partitions.clone(), hosted.log.clone(), stopped.0.clone());
             let work = move || clean(&partitions, &hosted, config.cleaner_buffer_bytes, &stop);
             match tokio::task::spawn_blocking(work).await {
-                Ok(Ok(Some(_))) => {}
+                Ok(Ok(Some(report))) => counts.cleaned(&report),
                 // The replica is another one by now, or gone: it is looked at again in its turn.
                 Ok(Ok(None)) | Err(_) => break,
                 Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
                     error!(log = %name, %error, "this log cannot be compacted: it is damaged. Remove its directory while the \
                         node is stopped, and it fetches the log from the others; until then it grows");
-                    counter!("highwater_log_cleaner_failures_total").increment(1);
+                    counts.failures.increment(1);
                     left_alone.insert(name);
                 }
                 Ok(Err(error)) => {
                     warn!(log = %name, %error, "this log could not be compacted; it is tried again");
-                    counter!("highwater_log_cleaner_failures_total").increment(1);
+                    counts.failures.increment(1);
                     break;
                 }
             }
         }
+    }
+}
+
+/// What `/metrics` shows; there from the start.
+struct Counts {
+    runs: Counter,
+    bytes: Counter,
+    recovered: Counter,
+    failures: Counter,
+}
+
+impl Counts {
+    fn new() -> Self {
+        Self {
+            runs: counter!("highwater_log_cleaner_runs_total"),
+            bytes: counter!("highwater_log_cleaner_bytes_total"),
+            recovered: counter!("highwater_log_cleaner_recovered_bytes_total"),
+            failures: counter!("highwater_log_cleaner_failures_total"),
+        }
+    }
+
+    fn cleaned(&self, report: &CleanReport) {
+        self.runs.increment(1);
+        self.bytes.increment(report.bytes_before);
+        self.recovered.increment(report.bytes_before.saturating_sub(report.bytes_after));
     }
 }
 
@@ -91,7 +116,6 @@ fn clean(
     buffer_bytes: usize,
     stop: &Arc<AtomicBool>,
 ) -> io::Result<Option<CleanReport>> {
-    let begun = partitions.clock.precise();
     let ask = |request| {
         let mut deliveries = Deliveries::new();
         let reply = partitions.enter_hosted(hosted, request, partitions.clock.now(), &mut deliveries);
@@ -120,10 +144,6 @@ fn clean(
     }
     let report = job.report;
     ask(Request::CleanedUp(report));
-    counter!("highwater_log_cleaner_bytes_total").increment(report.bytes_before);
-    counter!("highwater_log_cleaner_recovered_bytes_total")
-        .increment(report.bytes_before.saturating_sub(report.bytes_after));
-    histogram!("highwater_log_cleaner_seconds").record(begun.elapsed().as_secs_f64());
     debug!(log = %hosted.log, ?report, "compacted");
     Ok(Some(report))
 }

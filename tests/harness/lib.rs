@@ -4,6 +4,7 @@ pub mod chaos;
 pub mod client;
 pub mod cluster;
 pub mod fuzz;
+pub mod interop;
 pub mod networks;
 pub mod power;
 pub mod process;

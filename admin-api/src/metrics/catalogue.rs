@@ -189,6 +189,7 @@ pub const ALL: &[Family] = &[
         &["from"],
         "Damaged batches: sent by a producer or a leader, or found on disk (each place once while it is the newest).",
     ),
+    recorded(Kind::Counter, "highwater_log_cleaner_runs_total", &[], "Logs that were compacted, as often as each was."),
     recorded(
         Kind::Counter,
         "highwater_log_cleaner_bytes_total",
@@ -207,7 +208,6 @@ pub const ALL: &[Family] = &[
         &[],
         "Logs that could not be compacted: the disk was full or failed, or a batch is damaged (see the log of the node).",
     ),
-    recorded(Kind::Histogram, "highwater_log_cleaner_seconds", &[], "For one log, from the first byte to the last."),
     // This API.
     recorded(Kind::Counter, "highwater_admin_requests_total", &["route", "code"], "Requests to the admin API."),
     recorded(Kind::Histogram, "highwater_admin_request_seconds", &["route"], "Until the head of the answer was ready."),

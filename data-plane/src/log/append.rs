@@ -87,6 +87,18 @@ impl<D: Disk> Log<D> {
                     self.learn_producers(producers.active());
                     break;
                 }
+                Err(FollowerStop::OutOfOrder { base, end }) if taken.accepted == 0 => {
+                    let Some(cover) = cover_from(&records, expected, current) else {
+                        stopped = Some(FollowerStop::OutOfOrder { base, end });
+                        break;
+                    };
+                    self.append_cover(&cover, now)?;
+                    taken.accepted = batch_len(&records);
+                    taken.written = taken.accepted;
+                    taken.batches = 1;
+                    expected = self.end;
+                    continue;
+                }
                 Err(stop) => {
                     stopped = Some(stop);
                     break;
@@ -127,6 +139,17 @@ impl<D: Disk> Log<D> {
                 stopped,
             }),
         }
+    }
+
+    /// Writes what stands for the rest of a batch.
+    fn append_cover(&mut self, cover: &RecordBatch, now: Timestamp) -> io::Result<()> {
+        let next = NextBatch { bytes: cover.len(), timestamp: cover.max_timestamp(), last: cover.last_offset() };
+        if self.is_cut_unsynced() || self.last_segment().is_due(&self.settings, (0, None), next, now) {
+            self.roll(now)?;
+        }
+        self.write(&[IoSlice::new(cover.bytes())])?;
+        self.note(cover.header());
+        Ok(())
     }
 
     /// Whether this is the first batch, and spans the end of a log that holds nothing (R153).
@@ -243,6 +266,24 @@ struct FollowerRun {
 /// Where the first batch ends.
 fn batch_end(records: &Bytes) -> Option<Offset> {
     BatchHeader::parse(records).ok().map(|header| header.next_offset())
+}
+
+/// Bytes of the first batch.
+fn batch_len(records: &Bytes) -> usize {
+    BatchHeader::parse(records).map_or(0, |header| header.total_bytes())
+}
+
+/// What stands for the rest of the first batch, from `expected` on, where that holds no record: the leader has compacted its log, and
+/// one of its batches covers what lay behind it, among that the end of this log. `None`: it is no such batch.
+fn cover_from(records: &Bytes, expected: Offset, current: LeaderEpoch) -> Option<RecordBatch> {
+    let batch = RecordBatch::parse(records.slice(..batch_len(records))).ok()?;
+    batch.validate_from_leader().ok()?;
+    let epoch = batch.leader_epoch().filter(|epoch| *epoch <= current)?;
+    let spans = batch.base_offset() < expected && expected < batch.next_offset();
+    let below =
+        |record: Result<highwater_wire::Record, BatchError>| record.is_ok_and(|record| record.offset < expected);
+    (spans && batch.may_stretch() && batch.records().ok()?.all(below))
+        .then(|| RecordBatch::empty(expected, batch.last_offset(), epoch))
 }
 
 /// Whether a follower may append this batch at `expected` (R153, R154, D27).

@@ -12,6 +12,7 @@ pub mod broker;
 pub mod config;
 pub mod elect;
 pub mod events;
+pub mod group;
 pub mod health;
 mod http;
 pub mod log_level;
@@ -44,6 +45,9 @@ pub enum Verb {
     /// List, create, describe, change and delete topics
     #[command(subcommand)]
     Topic(topic::TopicVerb),
+    /// Consumer groups: who is in them, how far they are behind, and their positions
+    #[command(subcommand)]
+    Group(group::GroupVerb),
     /// Configurations of topics and brokers, while they run
     #[command(subcommand)]
     Config(config::ConfigVerb),

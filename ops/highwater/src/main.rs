@@ -54,6 +54,7 @@ fn run(verb: Verb) -> anyhow::Result<Exit> {
         Verb::Dev(args) => block_on(dev::run(args)),
         Verb::Health(args) => block_on(cli::health::run(&args)),
         Verb::Topic(verb) => block_on(cli::topic::run(&verb)),
+        Verb::Group(verb) => block_on(cli::group::run(&verb)),
         Verb::Config(verb) => block_on(cli::config::run(&verb)),
         Verb::LogLevel(verb) => block_on(cli::log_level::run(&verb)),
         Verb::Events(args) => block_on(cli::events::run(&args)),

@@ -40,8 +40,11 @@ fn compacted() -> LogSettings {
     LogSettings { compaction: Some(rules), retention_ms: None, ..settings() }
 }
 
+/// From, up to and without, and the leader epoch.
+type Covered = (i64, i64, i32);
+
 /// Records by offset, and what each batch covers.
-fn read(log: &SimLog) -> (BTreeMap<i64, Said>, Vec<(i64, i64, i32)>) {
+fn read(log: &SimLog) -> (BTreeMap<i64, Said>, Vec<Covered>) {
     let (mut records, mut batches) = (BTreeMap::new(), Vec::new());
     let mut at = log.view().start;
     while at < log.view().end {
@@ -389,4 +392,56 @@ fn a_topic_that_is_not_compacted_is_left_alone() {
     let mut life = filled();
     life.log.set_settings(settings());
     assert!(life.log.clean_job(Offset(life.high_watermark), NOW, 1 << 20).is_none());
+}
+
+/// Whatever a replica held when it stopped following: it takes up what the leader has made of its log meanwhile, and knows the same.
+#[test]
+fn a_follower_goes_on_from_every_place_in_a_log_that_was_compacted_meanwhile() {
+    for seed in 0..12 {
+        let mut leader = Life::new(seed);
+        let mut ends = vec![0];
+        for _ in 0..60 {
+            leader.append().unwrap();
+            ends.push(leader.log.view().end.0);
+        }
+        let original = copied(&leader.log, 0);
+        leader.flush().unwrap();
+        leader.high_watermark = leader.log.view().end.0;
+        leader.clean(false).unwrap().unwrap();
+        for end in ends {
+            let disk = SimDisk::new();
+            let (mut follower, _) = open_with(&disk, compacted());
+            for batch in original.iter().filter(|batch| batch.next_offset().0 <= end) {
+                follower.append_as_follower(batch.bytes().clone(), LeaderEpoch(0), NOW).unwrap();
+            }
+            while follower.view().end < leader.log.view().end {
+                let (from, to) = (follower.view().end, leader.log.view().end);
+                let records = leader.log.plan_read(from, to, 700, true).unwrap().read().unwrap();
+                let appended = follower.append_as_follower(records, LeaderEpoch(0), NOW).unwrap();
+                assert!(appended.end > from, "seed {seed}: stuck at {from}");
+                follower.check_invariants();
+            }
+            let (records, _) = read(&follower);
+            let (leaders, _) = read(&leader.log);
+            let behind =
+                |records: &BTreeMap<i64, Said>| records.range(end..).map(|(k, v)| (*k, v.clone())).collect::<Vec<_>>();
+            assert_eq!(behind(&records), behind(&leaders), "seed {seed}, from {end}");
+            assert!(records.iter().all(|(offset, said)| leader.said[offset] == *said), "seed {seed}, from {end}");
+            let newest = |log: &SimLog| log.producers().newest_sequences().collect::<Vec<_>>();
+            assert_eq!(newest(&follower), newest(&leader.log), "seed {seed}, from {end}");
+        }
+    }
+}
+
+/// The batches of a log from an offset on.
+fn copied(log: &SimLog, from: i64) -> Vec<RecordBatch> {
+    let (mut at, mut batches) = (Offset(from), Vec::new());
+    while at < log.view().end {
+        for batch in BatchIter::new(log.plan_read(at, log.view().end, 700, true).unwrap().read().unwrap()) {
+            let batch = batch.unwrap();
+            at = batch.next_offset();
+            batches.push(batch);
+        }
+    }
+    batches
 }

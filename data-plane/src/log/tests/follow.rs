@@ -131,3 +131,41 @@ fn followers_build_the_leaders_producer_state() {
     follow(&mut follower, records, 0).unwrap();
     assert_eq!(follower.producers(), leader.producers());
 }
+
+/// A batch of a compacted leader that covers up to `last`, without producer.
+fn covering(base: i64, count: usize, last: i64) -> RecordBatch {
+    batch(count, base).stamped(Offset(base), LeaderEpoch(1)).stretched_to(Offset(last))
+}
+
+#[test]
+fn a_follower_that_ends_within_what_its_leader_compacted_away_goes_on_behind_it() {
+    for (first, end) in
+        [(covering(0, 2, 9), 2), (covering(0, 2, 9), 7), (RecordBatch::empty(Offset(0), Offset(9), LeaderEpoch(1)), 4)]
+    {
+        let (_disk, mut log) = new_log();
+        follow(&mut log, sent(&(0..end).map(|n| (n, 1, 1)).collect::<Vec<_>>()), 1).unwrap();
+        let records: Bytes = [first.into_bytes(), sent(&[(10, 2, 1)])].concat().into();
+        let appended = follow(&mut log, records, 1).unwrap();
+        assert_eq!((appended.before, appended.end, appended.batches), (Offset(end), Offset(12), 2));
+        assert_eq!(appended.stopped, None);
+        let expected: Vec<(i64, i32)> = (0..=end).chain([10]).map(|base| (base, 1)).collect();
+        assert_eq!(contents(&log), expected, "its own records, one that covers the rest, and what came then");
+    }
+}
+
+#[test]
+fn a_batch_that_begins_below_the_end_and_has_records_behind_it_is_refused() {
+    let producers = RecordBatchBuilder::new().producer(ProducerId(1), ProducerEpoch(0), 0);
+    let of_producer = producers.value(Timestamp(1), b"v").gap(4).build().stamped(Offset(0), LeaderEpoch(1));
+    for wrong in [covering(0, 3, 9), of_producer, covering(0, 2, 1)] {
+        let (_disk, mut log) = new_log();
+        follow(&mut log, sent(&[(0, 1, 1), (1, 1, 1)]), 1).unwrap();
+        let stop = refused(follow(&mut log, wrong.into_bytes(), 1));
+        assert_eq!(stop, FollowerStop::OutOfOrder { base: Offset(0), end: Offset(2) });
+    }
+    let (_disk, mut log) = new_log();
+    follow(&mut log, sent(&[(0, 1, 1), (1, 1, 1)]), 1).unwrap();
+    let mut torn = covering(0, 2, 9).into_bytes().to_vec();
+    torn[70] ^= 1;
+    assert!(matches!(refused(follow(&mut log, torn.into(), 1)), FollowerStop::Corrupt { .. }));
+}
