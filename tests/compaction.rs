@@ -245,7 +245,7 @@ async fn compaction_of_much_keeps_readers_going() {
         &[("log.cleaner.backoff.ms", "100"), ("log.cleaner.dedupe.buffer.size", &buffer.to_string())],
     );
     cluster.wait_ready().await;
-    let configs = [("cleanup.policy", "compact"), ("segment.bytes", "8388608"), ("min.cleanable.dirty.ratio", "0.9")];
+    let configs = [("cleanup.policy", "compact"), ("segment.bytes", "8388608"), ("min.cleanable.dirty.ratio", "1")];
     cluster.create_topic(1, "much", 1, 1, &configs).await;
     let keys = records / 2;
     let producer: BaseProducer = ClientConfig::new()
@@ -264,6 +264,10 @@ async fn compaction_of_much_keeps_readers_going() {
     }
     producer.flush(2 * PATIENCE).unwrap();
     let written = log_bytes(&cluster, 1, "much-0");
+    // Nothing is dirty enough before this.
+    let often = json!({ "value": "0.01" });
+    let url = cluster.url(1, "/topics/much/configs/min.cleanable.dirty.ratio");
+    assert_eq!(cluster.http.put(url).json(&often).send().await.unwrap().status().as_u16(), 204);
     let mut client = Client::connect(address(&cluster, 1)).await.unwrap();
     let (mut slowest, began) = (Duration::ZERO, Instant::now());
     // All but the last segment twice over: half of it goes.

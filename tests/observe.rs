@@ -189,7 +189,13 @@ async fn the_command_goes_on_at_the_next_node_where_it_was_cut_off() {
         let line = printed.recv_timeout(Duration::from_secs(30)).unwrap();
         heard.push(serde_json::from_str::<Value>(&line).unwrap());
         match n {
-            1 => cluster.crash(1).await,
+            1 => {
+                cluster.crash(1).await;
+                // Before that a topic may still be laid on it, and would wait for it.
+                let dead = highwater_wire::BrokerId(1);
+                let fenced = || !cluster.image().brokers.get(&dead).is_some_and(|broker| broker.is_active());
+                cluster.wait("the dead node is fenced", fenced).await;
+            }
             3 => {
                 cluster.start_node(1).await;
                 cluster.stop(2).await;
