@@ -81,9 +81,10 @@ async fn round(arguments: &Arguments, families: &[Family], kills: bool) -> std::
     let mut cluster = Processes::start(3, &soon);
     cluster.wait_ready().await;
     let (bootstrap, stop) = (cluster.bootstrap(), Arc::<AtomicBool>::default());
-    let killer = kills.then(|| {
+    // Whichever of the two has it, the cluster lives until the end.
+    let (killer, held) = if kills {
         let stop = Arc::clone(&stop);
-        tokio::spawn(async move {
+        let killer = tokio::spawn(async move {
             let mut victim = 0;
             while !stop.load(Ordering::Relaxed) {
                 let until = Instant::now() + KILL_EVERY;
@@ -94,9 +95,11 @@ async fn round(arguments: &Arguments, families: &[Family], kills: bool) -> std::
                 cluster.kill(victim);
                 cluster.start_node(victim);
             }
-            cluster
-        })
-    });
+        });
+        (Some(killer), None)
+    } else {
+        (None, Some(cluster))
+    };
     let mut told = Vec::new();
     for family in families {
         let (family, cache, bootstrap) = (*family, arguments.cache.clone(), bootstrap.clone());
@@ -121,5 +124,6 @@ async fn round(arguments: &Arguments, families: &[Family], kills: bool) -> std::
     if let Some(killer) = killer {
         let _ = killer.await;
     }
+    drop(held);
     Ok(told)
 }
