@@ -12,7 +12,6 @@ use highwater_quorum::MetadataImage;
 use highwater_wire::TopicPartition;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
 
 use crate::AdminState;
 use crate::error::ApiError;
@@ -179,6 +178,11 @@ impl<'a> Ends<'a> {
         Self { image, leaders: from_leaders(admin, image, wanted.into_iter()).await }
     }
 
+    /// Of one group.
+    async fn of_one(admin: &AdminState, image: &'a MetadataImage, group: &LiveGroup) -> Self {
+        Self::of(admin, image, std::slice::from_ref(group)).await
+    }
+
     fn lags<'g>(&self, group: &'g LiveGroup) -> Vec<PartitionLag<'g>> {
         lag::of(group, |topic, partition| {
             let live = self.leaders.get(&TopicPartition::new(self.image.topic_named(topic)?.id, partition))?;
@@ -263,7 +267,7 @@ async fn show(
 ) -> Result<Response, ApiError> {
     let read = call.read(&admin, &cluster, &[]).await?;
     let group = find(&admin, &read, &name).await?;
-    let ends = Ends::of(&admin, &read.image, std::slice::from_ref(&group)).await;
+    let ends = Ends::of_one(&admin, &read.image, &group).await;
     read.object(StatusCode::OK, &body(&read, &group, &ends.lags(&group)))
 }
 
@@ -306,7 +310,7 @@ async fn lags(
 ) -> Result<Response, ApiError> {
     let read = call.read(&admin, &cluster, &[LIST]).await?;
     let group = find(&admin, &read, &name).await?;
-    let ends = Ends::of(&admin, &read.image, std::slice::from_ref(&group)).await;
+    let ends = Ends::of_one(&admin, &read.image, &group).await;
     let row = |lag: PartitionLag<'_>| {
         let path = format!("{}/lags/{}/partitions/{}", path_of(&group.id), lag.topic, lag.partition);
         let names = [name_of(&group.id), format!("lag={}-{}", lag.topic, lag.partition)];
@@ -338,7 +342,7 @@ async fn summary(
 ) -> Result<Response, ApiError> {
     let read = call.read(&admin, &cluster, &[]).await?;
     let group = find(&admin, &read, &name).await?;
-    let ends = Ends::of(&admin, &read.image, std::slice::from_ref(&group)).await;
+    let ends = Ends::of_one(&admin, &read.image, &group).await;
     let lags = ends.lags(&group);
     let worst = lags.iter().filter(|lag| lag.lag().is_some()).max_by_key(|lag| lag.lag());
     let member = worst.and_then(|worst| worst.member);
@@ -358,9 +362,4 @@ async fn summary(
         unknown_count: lags.iter().filter(|lag| lag.lag().is_none()).count(),
     };
     read.object(StatusCode::OK, &body)
-}
-
-/// The example of a reset, for the document.
-fn reset_example() -> serde_json::Value {
-    json!({ "to": "EARLIEST", "validate_only": true })
 }

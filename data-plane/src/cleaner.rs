@@ -14,7 +14,7 @@ use tracing::{debug, error, warn};
 
 use crate::config::LogConfig;
 use crate::log::LogName;
-use crate::log::clean::{CleanReport, Installed};
+use crate::log::clean::{CleanReport, Installed, KeyBuffer};
 use crate::partitions::{Deliveries, Hosted, Partitions, Reply, Request};
 
 /// Partitions looked at before others get the worker.
@@ -33,7 +33,8 @@ pub async fn run(partitions: Arc<Partitions>, mut configs: watch::Receiver<LogCo
         }
         while let Some(hosted) = dirtiest(&partitions, &left_alone).await {
             let (partitions, name, stop) = (partitions.clone(), hosted.log.clone(), stopped.0.clone());
-            let work = move || clean(&partitions, &hosted, config.cleaner_buffer_bytes, &stop);
+            let buffer = KeyBuffer { bytes_max: config.cleaner_buffer_bytes, secret: rand::random() };
+            let work = move || clean(&partitions, &hosted, buffer, &stop);
             match tokio::task::spawn_blocking(work).await {
                 Ok(Ok(Some(report))) => counts.cleaned(&report),
                 // The replica is another one by now, or gone: it is looked at again in its turn.
@@ -113,7 +114,7 @@ async fn dirtiest(partitions: &Arc<Partitions>, left_alone: &BTreeSet<LogName>) 
 fn clean(
     partitions: &Arc<Partitions>,
     hosted: &Arc<Hosted>,
-    buffer_bytes: usize,
+    buffer: KeyBuffer,
     stop: &Arc<AtomicBool>,
 ) -> io::Result<Option<CleanReport>> {
     let ask = |request| {
@@ -122,17 +123,21 @@ fn clean(
         partitions.deliver(&mut deliveries);
         reply
     };
-    let Reply::CleanJob(Some(mut job)) = ask(Request::Clean { buffer_bytes }) else { return Ok(None) };
+    let Reply::CleanJob(Some(mut job)) = ask(Request::Clean(buffer)) else { return Ok(None) };
     job.stop_when(stop.clone());
     while let Some(cleaned) = job.step()? {
         match ask(Request::InstallCleaned(Box::new(cleaned))) {
-            Reply::Installed(Installed::Done, cleaned) => job.installed(&cleaned)?,
-            Reply::Installed(Installed::Begun, cleaned) => {
-                job.installed(&cleaned)?;
-                while let Reply::Swapping(true) = ask(Request::GoOnSwapping) {
-                    job.sync_names()?;
+            Reply::Installed(installed @ (Installed::Done | Installed::Begun), cleaned) => {
+                // It is part of the log by now: what could not be synced must not be believed (R283).
+                let synced =
+                    || job.sync_names().inspect_err(|error| drop(ask(Request::StorageFailed(error.to_string()))));
+                synced()?;
+                job.write_index(&cleaned)?;
+                let mut more = installed == Installed::Begun;
+                while more {
+                    more = matches!(ask(Request::GoOnSwapping), Reply::Swapping(true));
+                    synced()?;
                 }
-                job.sync_names()?;
             }
             Reply::Installed(Installed::Stale, cleaned) => {
                 job.discard(&cleaned)?;

@@ -145,7 +145,7 @@ impl<D: Disk> Replica<D> {
             | ReplicaRequest::Producers
             | ReplicaRequest::DeleteRecords(_)
             | ReplicaRequest::CleaningDue
-            | ReplicaRequest::Clean { .. }
+            | ReplicaRequest::Clean(_)
             | ReplicaRequest::InstallCleaned(_)
             | ReplicaRequest::GoOnSwapping
             | ReplicaRequest::Checkpoint => ReplicaReply::Refused(refusal),
@@ -201,8 +201,8 @@ impl<D: Disk> Replica<D> {
             ReplicaRequest::CleaningDue => {
                 ReplicaReply::CleaningDue(self.log.cleaning_due(self.replication.high_watermark(), now.wall))
             }
-            ReplicaRequest::Clean { buffer_bytes } => {
-                let job = self.log.clean_job(self.replication.high_watermark(), now.wall, buffer_bytes);
+            ReplicaRequest::Clean(buffer) => {
+                let job = self.log.clean_job(self.replication.high_watermark(), now.wall, buffer);
                 ReplicaReply::CleanJob(job.map(Box::new))
             }
             ReplicaRequest::InstallCleaned(cleaned) => ReplicaReply::Installed(self.log.install(&cleaned)?, cleaned),

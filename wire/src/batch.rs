@@ -26,8 +26,8 @@ pub const STAMP_BYTES: usize = 16;
 /// The only magic that is stored (R41).
 pub const MAGIC: i8 = 2;
 
-const LENGTH_AT: usize = 8;
-const EPOCH_AT: usize = 12;
+pub(crate) const LENGTH_AT: usize = 8;
+pub(crate) const EPOCH_AT: usize = 12;
 const MAGIC_AT: usize = 16;
 const CRC_AT: usize = 17;
 /// The CRC covers everything from here to the end (R31).

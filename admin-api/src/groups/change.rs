@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::lag::PartitionLag;
 use super::live::{self, GroupCall};
-use super::{Ends, FAILURES, find, name_of, path_of, reset_example};
+use super::{Ends, FAILURES, find, name_of, path_of};
 use crate::AdminState;
 use crate::error::ApiError;
 use crate::respond::{Call, Metadata, read_json};
@@ -31,7 +31,7 @@ pub fn routes(one: &str) -> Vec<Route> {
             reset,
             "Move the positions of a group that nobody is in; with validate_only, only say where they would be",
         )
-        .takes::<ResetBody>(reset_example())
+        .takes::<ResetBody>(json!({ "to": "EARLIEST", "validate_only": true }))
         .or_takes(
             "Of one topic, a hundred records back",
             json!({ "to": "SHIFT_BY", "value": -100, "topics": ["orders"], "validate_only": true }),
@@ -130,7 +130,7 @@ async fn reset(
         }
     };
     let group = find(&admin, &read, &name).await?;
-    let ends = Ends::of(&admin, &read.image, std::slice::from_ref(&group)).await;
+    let ends = Ends::of_one(&admin, &read.image, &group).await;
     let lags = ends.lags(&group);
     let named = |lag: &&PartitionLag<'_>| body.topics.as_ref().is_none_or(|all| all.iter().any(|one| one == lag.topic));
     if let Some(missing) = body.topics.iter().flatten().find(|one| lags.iter().all(|lag| lag.topic != one.as_str())) {

@@ -38,7 +38,8 @@ impl<K: Ord + Copy, P: Copy> Questions<K, P> {
         Answered(self.replaced.pop_front().unwrap_or_default())
     }
 
-    /// From where that request fetched this partition; `None`: it did not.
+    /// From where that request fetched this partition; `None`: nobody asks for it. (What only a later request asks for cannot be in
+    /// its answer.)
     pub fn of(&self, answered: &Answered<K, P>, at: &K) -> Option<P> {
         answered.0.get(at).or_else(|| self.last.get(at)).copied()
     }

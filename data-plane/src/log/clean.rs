@@ -17,11 +17,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use highwater_wire::batch::{BatchHeader, HEADER_BYTES, RecordBatch};
+use highwater_wire::records::thin::Thinned;
 use highwater_wire::{Offset, Timestamp};
 
 use super::compaction::cover::Cover;
 use super::compaction::key_map::KeyMap;
-use super::compaction::{Due, Sieve, Sifted, plan};
+use super::compaction::{Due, Sieve, plan};
 use super::index::IndexBuilder;
 use super::segment::{ClosedIndex, Segment, SegmentIndex, file_name};
 use super::{Log, LogDir, LogSettings};
@@ -42,6 +43,15 @@ struct Part<D: Disk> {
     size: u32,
 }
 
+/// What the table of keys may be like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyBuffer {
+    /// `log.cleaner.dedupe.buffer.size`
+    pub bytes_max: usize,
+    /// Drawn by whoever cleans: with it no two keys can be made that look alike.
+    pub secret: (u64, u64),
+}
+
 /// What is to be cleaned. Dropping it leaves the log as it is.
 pub struct CleanJob<D: Disk> {
     dir: Arc<LogDir<D>>,
@@ -51,7 +61,7 @@ pub struct CleanJob<D: Disk> {
     truncations: u64,
     due: Due,
     now: Timestamp,
-    buffer_bytes: usize,
+    buffer: KeyBuffer,
     /// Of each live producer, where its newest batch ends: that one stays, if without records (R278).
     newest: BTreeSet<Offset>,
     parts: Vec<Part<D>>,
@@ -117,8 +127,8 @@ impl<D: Disk> Log<D> {
         plan(closed, self.first_base(), self.cleaned_to, bound, now, rules)
     }
 
-    /// Hands out what is due. `buffer_bytes`: what its table of keys may take (`log.cleaner.dedupe.buffer.size`).
-    pub fn clean_job(&self, high_watermark: Offset, now: Timestamp, buffer_bytes: usize) -> Option<CleanJob<D>> {
+    /// Hands out what is due.
+    pub fn clean_job(&self, high_watermark: Offset, now: Timestamp, buffer: KeyBuffer) -> Option<CleanJob<D>> {
         if self.failure.is_some() || self.swapping.is_some() {
             return None;
         }
@@ -138,7 +148,7 @@ impl<D: Disk> Log<D> {
             truncations: self.truncations,
             due,
             now,
-            buffer_bytes,
+            buffer,
             newest: self.producers.newest_ends(),
             parts: parts.collect(),
             latest: None,
@@ -240,11 +250,6 @@ impl<D: Disk> Log<D> {
 }
 
 impl<D: Disk> CleanJob<D> {
-    /// What it was handed out for.
-    pub const fn due(&self) -> &Due {
-        &self.due
-    }
-
     /// [`Self::step`] gives up, as `Interrupted`, soon after this is set.
     pub fn stop_when(&mut self, stop: Arc<AtomicBool>) {
         self.stop = stop;
@@ -287,13 +292,13 @@ impl<D: Disk> CleanJob<D> {
         Ok(found)
     }
 
-    /// After [`Log::install`]: makes it durable. Earlier values of a key are gone for good before its tombstone goes.
-    pub fn installed(&self, cleaned: &Cleaned<D>) -> io::Result<()> {
-        self.sync_names()?;
+    /// After [`Log::install`] is durable.
+    pub fn write_index(&self, cleaned: &Cleaned<D>) -> io::Result<()> {
         cleaned.index.write()
     }
 
-    /// Before and after [`Log::go_on_swapping`].
+    /// After [`Log::install`] and after each [`Log::go_on_swapping`]: makes it durable, so that earlier values of a key are gone
+    /// for good before its tombstone goes. After an error the log has failed.
     pub fn sync_names(&self) -> io::Result<()> {
         self.dir.disk().sync_dir(&self.path)
     }
@@ -302,7 +307,8 @@ impl<D: Disk> CleanJob<D> {
     fn begin(&mut self) -> io::Result<KeyMap> {
         let dirty = self.parts.iter().filter(|part| part.end > self.due.dirty_from);
         let offsets: i64 = dirty.clone().map(|part| part.end.since(part.base.max(self.due.dirty_from))).sum();
-        let mut latest = KeyMap::new(self.buffer_bytes, usize::try_from(offsets).unwrap_or(usize::MAX));
+        let mut latest =
+            KeyMap::new(self.buffer.bytes_max, usize::try_from(offsets).unwrap_or(usize::MAX), self.buffer.secret);
         let mut known_to = self.due.dirty_from;
         'full: for part in dirty {
             let mut batches = Batches::of(&*part.file, part.size);
@@ -399,13 +405,13 @@ impl<D: Disk> CleanJob<D> {
 
     /// What is left of a batch; `None`: it goes.
     fn sift(&self, sieve: &Sieve<'_>, batch: &RecordBatch) -> io::Result<Option<RecordBatch>> {
-        let sifted = if batch.record_count() == 0 { Sifted::Nothing } else { sieve.sift(batch).map_err(invalid)? };
+        let sifted = if batch.record_count() == 0 { Thinned::Nothing } else { sieve.sift(batch).map_err(invalid)? };
         let of_live_producer = batch.producer_id().is_some() && self.newest.contains(&batch.last_offset());
         Ok(match sifted {
-            Sifted::Whole => Some(batch.clone()),
-            Sifted::Rest(rest) => Some(rest),
-            Sifted::Nothing if of_live_producer => Some(batch.emptied()),
-            Sifted::Nothing => None,
+            Thinned::Whole => Some(batch.clone()),
+            Thinned::Rest(rest) => Some(rest),
+            Thinned::Nothing if of_live_producer => Some(batch.emptied()),
+            Thinned::Nothing => None,
         })
     }
 

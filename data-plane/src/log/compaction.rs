@@ -3,7 +3,8 @@
 //! `compaction/key_map.rs` remembers where each key stands last; `compaction/cover.rs` puts together what is left of a segment.
 //! Carried out by `log/clean.rs`.
 
-use highwater_wire::batch::RecordBatch;
+use highwater_wire::batch::{BatchError, RecordBatch};
+use highwater_wire::records::thin::Thinned;
 use highwater_wire::{Offset, Record, Timestamp};
 
 use super::retention::SegmentFacts;
@@ -84,23 +85,12 @@ pub struct Sieve<'a> {
     pub delete_retention_ms: u64,
 }
 
-/// What is left of one batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sifted {
-    /// As it was.
-    Whole,
-    Rest(RecordBatch),
-    /// No record is left.
-    Nothing,
-}
-
 impl Sieve<'_> {
     /// What is left of a batch. `error`: its records cannot be read.
-    pub fn sift(&self, batch: &RecordBatch) -> Result<Sifted, highwater_wire::batch::BatchError> {
-        use highwater_wire::records::thin::Thinned;
+    pub fn sift(&self, batch: &RecordBatch) -> Result<Thinned, BatchError> {
         // A marker goes with its transaction.
         if batch.is_control() {
-            return Ok(Sifted::Whole);
+            return Ok(Thinned::Whole);
         }
         let tombstones_go = batch.delete_horizon().is_some_and(|horizon| horizon <= self.now);
         let mut tombstones = false;
@@ -110,17 +100,11 @@ impl Sieve<'_> {
             stays
         })?;
         // The first time that tombstones are met, it is noted until when they stay (KIP-534).
-        let thinned = if tombstones && batch.delete_horizon().is_none() {
+        if tombstones && batch.delete_horizon().is_none() {
             let horizon = self.now.0.saturating_add_unsigned(self.delete_retention_ms);
-            batch.thinned(Some(Timestamp(horizon)), |record| self.stays(record, tombstones_go))?
-        } else {
-            thinned
-        };
-        Ok(match thinned {
-            Thinned::Whole => Sifted::Whole,
-            Thinned::Rest(rest) => Sifted::Rest(rest),
-            Thinned::Nothing => Sifted::Nothing,
-        })
+            return batch.thinned(Some(Timestamp(horizon)), |record| self.stays(record, tombstones_go));
+        }
+        Ok(thinned)
     }
 
     /// A record without a key says nothing of any key: such ones are left from a time under another policy.
@@ -174,14 +158,14 @@ mod tests {
         builder.build()
     }
 
-    fn keys(sifted: Sifted) -> Vec<(i64, Option<Timestamp>)> {
-        let Sifted::Rest(rest) = sifted else { panic!("{sifted:?}") };
+    fn keys(sifted: Thinned) -> Vec<(i64, Option<Timestamp>)> {
+        let Thinned::Rest(rest) = sifted else { panic!("{sifted:?}") };
         rest.records().unwrap().map(|record| (record.unwrap().offset.0, rest.delete_horizon())).collect()
     }
 
     #[test]
     fn the_last_of_each_key_stays_and_tombstones_until_their_horizon() {
-        let mut latest = KeyMap::new(1 << 20, 16);
+        let mut latest = KeyMap::new(1 << 20, 16, (1, 2));
         for (key, offset) in [("a", 10), ("b", 11), ("c", 13), ("c", 40)] {
             assert!(latest.note(key.as_bytes(), Offset(offset)));
         }
@@ -189,10 +173,10 @@ mod tests {
         let horizon = Some(Timestamp(1_100));
         let first = sieve(1_000).sift(&batch()).unwrap();
         assert_eq!(keys(first.clone()), [(10, horizon), (11, horizon)], "c stands later, and one has no key");
-        let Sifted::Rest(first) = first else { panic!() };
-        assert_eq!(sieve(1_099).sift(&first).unwrap(), Sifted::Whole);
+        let Thinned::Rest(first) = first else { panic!() };
+        assert_eq!(sieve(1_099).sift(&first).unwrap(), Thinned::Whole);
         assert_eq!(keys(sieve(1_100).sift(&first).unwrap()), [(10, horizon)]);
-        let nothing = KeyMap::new(1 << 20, 16);
+        let nothing = KeyMap::new(1 << 20, 16, (1, 2));
         let other = Sieve { latest: &nothing, now: Timestamp(1_000), delete_retention_ms: 100 };
         assert_eq!(keys(other.sift(&batch()).unwrap()).len(), 3, "keys that are not in the dirty part stay");
     }

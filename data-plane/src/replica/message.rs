@@ -14,7 +14,7 @@ use highwater_wire::batch::RecordBatch;
 use highwater_wire::{BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Millis, Offset, Timestamp};
 
 use crate::disk::Disk;
-use crate::log::clean::{CleanJob, CleanReport, Cleaned, Installed};
+use crate::log::clean::{CleanJob, CleanReport, Cleaned, Installed, KeyBuffer};
 use crate::log::compaction::Due;
 use crate::log::{ActiveProducer, ReadPlan, SyncDone, SyncJob};
 use crate::replica::status::ReplicaStatus;
@@ -78,8 +78,8 @@ pub enum ReplicaRequest<D: Disk> {
     Retain,
     /// What compaction could do with this log → [`ReplicaReply::CleaningDue`].
     CleaningDue,
-    /// Hand out what is due (R275); `buffer_bytes` for its table of keys → [`ReplicaReply::CleanJob`].
-    Clean { buffer_bytes: usize },
+    /// Hand out what is due (R275) → [`ReplicaReply::CleanJob`].
+    Clean(KeyBuffer),
     /// Put what a [`CleanJob`] has written in its place → [`ReplicaReply::Installed`].
     InstallCleaned(Box<Cleaned<D>>),
     /// The names are synced: the next step of a merge → [`ReplicaReply::Swapping`].

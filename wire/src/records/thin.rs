@@ -8,18 +8,16 @@ use bytes::{BufMut as _, BytesMut};
 
 use super::{Record, put_nullable, put_varlong};
 use crate::batch::{
-    self, ATTRIBUTES_AT, BatchError, Codec, DELETE_HORIZON_BIT, HEADER_BYTES, LOG_OVERHEAD_BYTES, RecordBatch,
+    self, ATTRIBUTES_AT, BatchError, Codec, DELETE_HORIZON_BIT, EPOCH_AT, HEADER_BYTES, LENGTH_AT, LOG_OVERHEAD_BYTES,
+    MAX_TIMESTAMP_AT, RecordBatch,
 };
 use crate::compression;
 use crate::epoch::LeaderEpoch;
 use crate::offset::Offset;
 use crate::time::Timestamp;
 
-const LENGTH_AT: usize = 8;
-const EPOCH_AT: usize = 12;
 const LAST_OFFSET_DELTA_AT: usize = 23;
 const BASE_TIMESTAMP_AT: usize = 27;
-const MAX_TIMESTAMP_AT: usize = 35;
 const PRODUCER_ID_AT: usize = 43;
 const RECORD_COUNT_AT: usize = 57;
 const CODEC_BITS: i16 = 0b111;

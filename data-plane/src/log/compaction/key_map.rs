@@ -54,7 +54,8 @@ impl Hasher for Taken {
 
 impl KeyMap {
     /// At most `bytes_max` of memory (`log.cleaner.dedupe.buffer.size`), and no more than `keys` keys need.
-    pub fn new(bytes_max: usize, keys: usize) -> Self {
+    /// `secret`: so that nobody can make two keys of one hash.
+    pub fn new(bytes_max: usize, keys: usize, secret: (u64, u64)) -> Self {
         // A table of 2ⁿ slots is filled to 7/8.
         let slots_max = 1_usize << (bytes_max / SLOT_BYTES).max(8).ilog2();
         let keys_max = (slots_max / 8 * 7).min(keys).max(1);
@@ -62,7 +63,7 @@ impl KeyMap {
             // At its full size at once: to grow it would need the old one and the new one side by side.
             offsets: HashMap::with_capacity_and_hasher(keys_max, TheDigestIsAHash),
             keys_max,
-            keyed: siphasher::sip128::SipHasher13::new(),
+            keyed: siphasher::sip128::SipHasher13::new_with_keys(secret.0, secret.1),
         }
     }
 
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_last_offset_of_a_key_counts_until_there_is_no_room() {
-        let mut map = KeyMap::new(1 << 20, 2);
+        let mut map = KeyMap::new(1 << 20, 2, (1, 2));
         assert!(map.is_empty() && map.is_latest(b"a", Offset(0)));
         assert!(map.note(b"a", Offset(1)) && map.note(b"b", Offset(2)) && map.note(b"a", Offset(3)));
         assert!(!map.note(b"c", Offset(4)), "it is full");
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn it_stays_below_its_size() {
         for bytes in [1 << 10, 100_000, 1 << 20, 10 << 20] {
-            let map = KeyMap::new(bytes, usize::MAX);
+            let map = KeyMap::new(bytes, usize::MAX, (1, 2));
             let slots = (map.offsets.capacity() * 8).div_ceil(7).next_power_of_two();
             assert!(slots * SLOT_BYTES <= bytes, "{slots} slots in {bytes} bytes");
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use highwater_wire::Offset;
 
 use super::super::checkpoint::TEMPORARY;
-use super::super::clean::SWAP;
+use super::super::clean::{CLEANED, SWAP};
 use super::super::error::OpenError;
 use super::super::log_dir::DELETED_FILE;
 use super::super::scan::check_batches;
@@ -26,8 +26,11 @@ impl Files {
     /// Lists the directory and removes temporary, deleted and ownerless files.
     pub fn tidy<D: Disk>(disk: &D, path: &Path) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Io { directory: path.to_owned(), error };
-        finish_swaps(disk, path)?;
-        let names: Vec<String> = disk.list(path).map_err(failed)?.into_iter().map(|entry| entry.name).collect();
+        let mut names = names_in(disk, path).map_err(failed)?;
+        if names.iter().any(|name| name.ends_with(".swap")) {
+            finish_swaps(disk, path, &names)?;
+            names = names_in(disk, path).map_err(failed)?;
+        }
         let with = |wanted: &str| {
             let parsed = names.iter().filter_map(|name| parse_file_name(name));
             parsed.filter(|&(_, ending)| ending == wanted).map(|(offset, _)| offset).collect::<BTreeSet<_>>()
@@ -47,16 +50,23 @@ impl Files {
     }
 }
 
-/// Puts merged segments in the place of those that they were made of (R25), whether a compaction of ours was interrupted or one of
-/// Kafka's: each is whole, since it was synced before it got its name.
-fn finish_swaps<D: Disk>(disk: &D, path: &Path) -> Result<(), OpenError> {
+fn names_in<D: Disk>(disk: &D, path: &Path) -> io::Result<Vec<String>> {
+    Ok(disk.list(path)?.into_iter().map(|entry| entry.name).collect())
+}
+
+/// Puts merged segments in the place of those that they were made of (R25): each is whole, since it was synced before it got its
+/// name. Not where one that belongs before it was still being written: Kafka was splitting a segment, which is all there.
+fn finish_swaps<D: Disk>(disk: &D, path: &Path, names: &[String]) -> Result<(), OpenError> {
     let failed = |error| OpenError::Io { directory: path.to_owned(), error };
-    let names: Vec<String> = disk.list(path).map_err(failed)?.into_iter().map(|entry| entry.name).collect();
     let with = |wanted: &'static str| {
         let parsed = names.iter().filter_map(|name| parse_file_name(name));
         parsed.filter(move |&(_, ending)| ending == wanted).map(|(base, _)| base)
     };
-    for base in with(SWAP) {
+    let unfinished = with(CLEANED).min();
+    for base in with(SWAP).filter(|&base| unfinished.is_some_and(|unfinished| base >= unfinished)) {
+        remove(disk, &path.join(file_name(base, SWAP))).map_err(failed)?;
+    }
+    for base in with(SWAP).filter(|&base| unfinished.is_none_or(|unfinished| base < unfinished)) {
         let swap = path.join(file_name(base, SWAP));
         let end = end_of(disk, &swap, base).map_err(failed)?;
         let end = end.ok_or_else(|| OpenError::UnfinishedCompaction { file: swap.clone() })?;

@@ -7,10 +7,15 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::log::clean::{CleanReport, Installed};
+use crate::disk::DiskFile as _;
+use crate::log::clean::{CleanReport, Installed, KeyBuffer};
 use crate::log::compaction::CompactionRules;
 
 const RETENTION_MS: u64 = 500;
+
+fn buffer(bytes_max: usize) -> KeyBuffer {
+    KeyBuffer { bytes_max, secret: (1, 2) }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Said {
@@ -129,7 +134,7 @@ impl Life {
 
     /// Compacts as the cleaner does. With `disturb` others get at the log between its steps.
     fn clean(&mut self, disturb: bool) -> io::Result<Option<CleanReport>> {
-        let buffer = if self.rng.random_bool(0.3) { 400 } else { 1 << 20 };
+        let buffer = buffer(if self.rng.random_bool(0.3) { 400 } else { 1 << 20 });
         let job = self.log.clean_job(Offset(self.high_watermark), Timestamp(self.now), buffer);
         let Some(mut job) = job else { return Ok(None) };
         while let Some(cleaned) = job.step()? {
@@ -143,11 +148,13 @@ impl Life {
                 }
                 Installed::Done => {
                     self.log.check_invariants();
-                    job.installed(&cleaned)?;
+                    job.sync_names()?;
+                    job.write_index(&cleaned)?;
                 }
                 Installed::Begun => {
                     self.merged += 1;
-                    job.installed(&cleaned)?;
+                    job.sync_names()?;
+                    job.write_index(&cleaned)?;
                     loop {
                         if disturb {
                             self.disturb()?;
@@ -381,7 +388,7 @@ fn a_damaged_batch_is_not_compacted_away() {
     let life = filled();
     let path = life.log.path().join("00000000000000000000.log");
     life.disk.flip_bit(&path, 300);
-    let mut job = life.log.clean_job(Offset(life.high_watermark), NOW, 1 << 20).unwrap();
+    let mut job = life.log.clean_job(Offset(life.high_watermark), NOW, buffer(1 << 20)).unwrap();
     let error = job.step().map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     assert!(error.to_string().contains("damaged"), "{error}");
@@ -391,7 +398,7 @@ fn a_damaged_batch_is_not_compacted_away() {
 fn a_topic_that_is_not_compacted_is_left_alone() {
     let mut life = filled();
     life.log.set_settings(settings());
-    assert!(life.log.clean_job(Offset(life.high_watermark), NOW, 1 << 20).is_none());
+    assert!(life.log.clean_job(Offset(life.high_watermark), NOW, buffer(1 << 20)).is_none());
 }
 
 /// Whatever a replica held when it stopped following: it takes up what the leader has made of its log meanwhile, and knows the same.
@@ -444,4 +451,22 @@ fn copied(log: &SimLog, from: i64) -> Vec<RecordBatch> {
         }
     }
     batches
+}
+
+/// Kafka splits a segment into several, the last one first; until all are written the one that is split counts (R25).
+#[test]
+fn a_split_that_kafka_did_not_finish_is_forgotten() {
+    let life = filled();
+    let (said, path) = (read(&life.log).0, life.log.path().to_owned());
+    let first = life.disk.read(&path.join("00000000000000000000.log")).unwrap();
+    let second = highwater_wire::batch::BatchHeader::parse(&first).unwrap();
+    let (base, rest) = (second.next_offset().0, &first[second.total_bytes()..]);
+    for (name, content) in
+        [(format!("{base:020}.log.swap"), rest), ("00000000000000000000.log.cleaned".to_owned(), &[][..])]
+    {
+        let file = life.disk.create(&path.join(name)).unwrap();
+        file.write_at(&[io::IoSlice::new(content)], 0).unwrap();
+    }
+    let life = life.reopen(Some(Crash::Killed), "split");
+    assert_eq!(read(&life.log).0, said);
 }
